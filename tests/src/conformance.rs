@@ -418,15 +418,17 @@ fn images(writer: &mut Writer, plain: &[TargetCode], kpack: &Path) -> Result<()>
 }
 
 /// Asks a loader all questions; `reader` is [`KPACK`] or [`ROCM_7_14`]. Returns how many. Those about binaries for Windows are
-/// asked of loaders for Windows alone, with what wine keeps about it in the directory `wine`.
+/// asked of loaders for Windows alone, which wine runs.
 ///
 /// # Errors
 /// It answers something else than the vectors say.
-pub fn check(loader: &Path, reader: &str, wine: Option<&Path>) -> Result<usize> {
+pub fn check(loader: &Path, reader: &str) -> Result<usize> {
+    let is_for_windows = loader.extension().is_some_and(|extension| extension == "dll");
     let (directory, tree) = (directory(), Tree::new());
-    let (ask, compiler, libraries): (_, _, &[&str]) = match wine {
-        Some(_) => (tree.path("ask.exe"), windows::COMPILER, &["-static"]),
-        None => (tree.path("ask"), "cc", &["-ldl"]),
+    let (ask, compiler, libraries): (_, _, &[&str]) = if is_for_windows {
+        (tree.path("ask.exe"), windows::COMPILER, &["-static"])
+    } else {
+        (tree.path("ask"), "cc", &["-ldl"])
     };
     try_run(
         Command::new(compiler)
@@ -444,16 +446,16 @@ pub fn check(loader: &Path, reader: &str, wine: Option<&Path>) -> Result<usize> 
     for vector in vectors {
         let name = text(&vector["name"]);
         let is_asked = match text(&vector["image"]["machine"]) {
-            WINDOWS => wine.is_some(),
-            LINUX => wine.is_none() && cfg!(target_arch = "x86_64"),
-            _ => wine.is_none(),
+            WINDOWS => is_for_windows,
+            LINUX => !is_for_windows && cfg!(target_arch = "x86_64"),
+            _ => !is_for_windows,
         };
         if !is_asked {
             continue;
         }
         count += 1;
         let root = tree.path(name);
-        let (expected, found) = question(vector, &root, (&ask, wine), loader, reader)?;
+        let (expected, found) = question(vector, &root, (&ask, is_for_windows), loader, reader)?;
         let is_right = match (&expected["code"], &expected["error"]) {
             (Value::String(code), _) => {
                 let right = fs::read(directory.join("files").join(code))?;
@@ -478,7 +480,7 @@ fn text(value: &Value) -> &str {
 fn question(
     vector: &Value,
     root: &Path,
-    (ask, wine): (&Path, Option<&Path>),
+    (ask, is_for_windows): (&Path, bool),
     loader: &Path,
     reader: &str,
 ) -> Result<(Value, String)> {
@@ -499,13 +501,9 @@ fn question(
         fs::create_dir_all(path.parent().context("a path has a parent")?)?;
         fs::write(path, bytes)?;
     }
-    let mut command = match wine {
-        Some(scratch) => windows::wine(ask, scratch),
-        None => Command::new(ask),
-    };
-    let path = |path: &Path| match wine {
-        Some(_) => windows::path(path).into(),
-        None => path.as_os_str().to_owned(),
+    let mut command = if is_for_windows { windows::wine(ask) } else { Command::new(ask) };
+    let path = |path: &Path| {
+        if is_for_windows { windows::path(path).into() } else { path.as_os_str().to_owned() }
     };
     command.arg(path(loader)).arg(marker).arg(path(&binary));
     command.arg(vector["index"].to_string()).arg(path(&root.join("output")));

@@ -20,6 +20,7 @@
 
 mod bundle;
 mod code_object;
+mod kept;
 mod rocm_split;
 mod tensile;
 mod tiny;
@@ -37,6 +38,7 @@ use anyhow::{Context, Result};
 
 pub use bundle::{Storage, bundle};
 pub use code_object::code_object;
+pub use kept::compile;
 pub use rocm_split::{RocmScheme, rocm_archive, rocm_split, rocm_split_artifact, rocm_split_with};
 pub use tensile::{lazy_library, library_file, library_of_kernels};
 pub use tiny::{tiny, tiny_dll};
@@ -249,32 +251,54 @@ impl FatLibrary {
     /// # Errors
     /// The compiler is missing or fails.
     pub fn build(&self, output: &Path) -> Result<()> {
-        let scratch = tempfile::tempdir().context("temporary directory")?;
-        self.write_sources(scratch.path())?;
         let output = std::path::absolute(output)?;
         if let Some(directory) = output.parent() {
             fs::create_dir_all(directory)?;
         }
+        let is_file = |flag: &OsString| flag.as_encoded_bytes().contains(&b'/');
+        if self.flags.iter().any(is_file) {
+            return self.compile(&output);
+        }
+        kept::write(&self.input()?, &output, || self.compile(&output))
+    }
 
+    /// What the result of [`compile`](Self::compile) depends on, if no flag names a file.
+    fn input(&self) -> Result<kept::Input> {
+        let mut input = kept::Input::new(&self.compiler);
+        input.add(format!("{:?}", self.kind));
+        for flag in &self.flags {
+            input.add(flag.as_encoded_bytes());
+        }
+        for (name, bytes) in self.sources()? {
+            input.add(name);
+            input.add(bytes);
+        }
+        if !self.kernels.is_empty() {
+            input.add(include_bytes!("start.h"));
+        }
+        Ok(input)
+    }
+
+    fn compile(&self, output: &Path) -> Result<()> {
+        let scratch = tempfile::tempdir().context("temporary directory")?;
+        self.write_sources(scratch.path())?;
         let mode: &[&str] = match self.kind {
             Kind::Shared => &["-shared", "-fPIC"],
             Kind::Pie => &["-pie", "-fPIE"],
             Kind::NoPie => &["-no-pie", "-fno-pie"],
             Kind::Object | Kind::StaticLibrary => &["-r", "-nostdlib", "-fPIC"],
         };
-        let target = match self.kind {
-            Kind::StaticLibrary => scratch.path().join("device.o"),
-            _ => output.clone(),
-        };
+        let object = scratch.path().join("device.o");
+        let target = if self.kind == Kind::StaticLibrary { &object } else { output };
         let mut command = Command::new(&self.compiler);
         command.current_dir(&scratch).args(mode).args(["-O1", "device.s", "host.c"]);
         if !self.kernels.is_empty() {
             command.arg("start.c");
         }
-        try_run(command.args(&self.flags).arg("-o").arg(&target))?;
+        try_run(command.args(&self.flags).arg("-o").arg(target))?;
         if self.kind == Kind::StaticLibrary {
-            let _ = fs::remove_file(&output);
-            try_run(Command::new("ar").arg("rcsD").arg(&output).arg(&target))?;
+            let _ = fs::remove_file(output);
+            try_run(Command::new("ar").arg("rcsD").arg(output).arg(target))?;
         }
         Ok(())
     }
@@ -314,15 +338,22 @@ impl FatLibrary {
     /// As [`bundle`], or the directory cannot be written.
     pub fn write_sources(&self, directory: &Path) -> Result<()> {
         fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
-        for (index, bytes) in self.bundles()?.iter().enumerate() {
-            fs::write(directory.join(format!("bundle{index}.bin")), bytes)?;
-        }
-        fs::write(directory.join("device.s"), self.assembly())?;
-        fs::write(directory.join("host.c"), self.host_code())?;
-        if !self.kernels.is_empty() {
-            fs::write(directory.join("start.c"), self.start_up_code())?;
+        for (name, bytes) in self.sources()? {
+            fs::write(directory.join(name), bytes)?;
         }
         Ok(())
+    }
+
+    fn sources(&self) -> Result<Vec<(String, Vec<u8>)>> {
+        let bundles = self.bundles()?.into_iter().enumerate();
+        let mut sources =
+            Vec::from_iter(bundles.map(|(index, bytes)| (format!("bundle{index}.bin"), bytes)));
+        sources.push(("device.s".to_owned(), self.assembly().into_bytes()));
+        sources.push(("host.c".to_owned(), self.host_code().into_bytes()));
+        if !self.kernels.is_empty() {
+            sources.push(("start.c".to_owned(), self.start_up_code().into_bytes()));
+        }
+        Ok(sources)
     }
 
     fn assembly(&self) -> String {

@@ -13,6 +13,7 @@ pub mod process;
 pub mod python;
 pub mod require;
 pub mod runtime;
+pub mod steps;
 pub mod tree;
 pub mod windows;
 

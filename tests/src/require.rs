@@ -2,12 +2,13 @@
 
 use std::env;
 use std::io::{self, Write};
-use std::os::unix::fs::MetadataExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
 use std::thread;
 
 use anyhow::Result;
+use kpack_tools::programs::find;
+pub use kpack_tools::programs::{find_program, is_root};
 
 use crate::process::output;
 
@@ -17,18 +18,6 @@ use crate::process::output;
 pub fn tools(programs: &[&str]) -> bool {
     let missing = programs.iter().find(|program| find(program, None).is_none());
     missing.is_none_or(|program| report_missing(program))
-}
-
-/// Where the first of some programs, `a|b`, is: at its path, in `PATH`, or among the programs that Debian installs for
-/// LLVM 19 without a version in the name.
-pub fn find_program(names: &str) -> Option<PathBuf> {
-    names.split('|').find_map(|name| find(name, Some("/usr/lib/llvm-19/bin")))
-}
-
-fn find(program: &str, more: Option<&str>) -> Option<PathBuf> {
-    let path = env::var_os("PATH").unwrap_or_default();
-    let mut directories = env::split_paths(&path).chain(more.map(PathBuf::from));
-    directories.find_map(|directory| Some(directory.join(program)).filter(|file| file.is_file()))
 }
 
 /// [`tools`] for one program.
@@ -75,14 +64,6 @@ pub fn root() -> bool {
         skip("only root can do this");
     }
     root
-}
-
-/// Whether this process runs as root.
-///
-/// # Panics
-/// There is no `/proc`.
-pub fn is_root() -> bool {
-    std::fs::metadata("/proc/self").unwrap().uid() == 0
 }
 
 fn report_missing(what: &str) -> bool {

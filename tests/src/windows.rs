@@ -3,13 +3,13 @@
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
-use std::sync::{LazyLock, Once};
+use std::sync::LazyLock;
 
 use crate::process::{cargo, run, target_directory};
-use crate::require;
+use crate::{require, sha256};
 
 /// Rust's name for what the compiler builds.
-pub const TARGET: &str = "x86_64-pc-windows-gnu";
+pub use kpack_tools::WINDOWS as TARGET;
 /// The C compiler, with the threads of POSIX.
 pub const COMPILER: &str = "x86_64-w64-mingw32-gcc-posix";
 
@@ -34,46 +34,84 @@ pub fn build(arguments: &[&str]) -> PathBuf {
     target_directory().join(TARGET).join("debug")
 }
 
-/// A command that runs a program for Windows, with the directory for what wine keeps about Windows in `scratch`, a
-/// directory that tests share.
+/// A command that runs a program for Windows.
 ///
 /// # Panics
 /// Wine cannot be set up.
-pub fn wine(program: &Path, scratch: &Path) -> Command {
-    let prefix = scratch.join("wine");
-    let command = |program: &Path| {
-        let mut command = Command::new("wine");
-        command.arg(program);
-        command.env("WINEPREFIX", &prefix).env("WINEDEBUG", "-all");
-        // Names of files are Unicode.
-        command.env("LC_ALL", "C.UTF-8");
-        command.env_remove("DISPLAY").env_remove("WAYLAND_DISPLAY");
+pub fn wine(program: &Path) -> Command {
+    static PREFIX: LazyLock<PathBuf> = LazyLock::new(prefix);
+    let mut command = in_prefix("wine", &PREFIX);
+    command.arg(program);
+    command
+}
+
+/// A command of wine, with the directory for what wine keeps about Windows.
+///
+/// Wine has to map a page of Windows at 0x7ffe0000. Linux places the heap of Debian's wine at a random address within
+/// the gigabyte from 0x7d005000 on, so that one start of about 8,000 finds the page taken. It then ends with exit code 1
+/// and, unless wine may write this message, without a word. The heap is never there if addresses are not random, which
+/// programs that this one starts inherit. Where a container forbids that, the message says what happened.
+fn in_prefix(program: &str, prefix: &Path) -> Command {
+    let mut command = if has_fixed_addresses() {
+        let mut command = Command::new("setarch");
+        command.args(["--addr-no-randomize", program]);
         command
+    } else {
+        Command::new(program)
     };
-    // Setting up takes some seconds, and two at once disturb each other.
-    let lock = File::create(scratch.join("wine.lock")).unwrap();
-    lock.lock().unwrap();
-    if !prefix.join("system.reg").is_file() {
-        fs::create_dir_all(&prefix).unwrap();
-        run(command(Path::new("wineboot")).arg("--init"));
-    }
-    let missing = prefix.join("drive_c/windows/system32/bcryptprimitives.dll");
-    if !missing.is_file() {
-        let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/windows/bcryptprimitives.c");
-        let mut compiler = Command::new(COMPILER);
-        compiler.args(["-shared", "-o"]).args([&missing, &source]);
-        run(compiler.arg("-ladvapi32"));
-    }
-    drop(lock);
-    // Programs start faster while wine's server runs. It ends by itself, a minute after the last of them.
-    static SERVER: Once = Once::new();
-    SERVER.call_once(|| {
-        let mut server = Command::new("wineserver");
-        server.arg("-p60").env("WINEPREFIX", &prefix);
-        server.stdin(Stdio::null()).stdout(Stdio::null());
-        let _ = server.stderr(Stdio::null()).status();
+    command.env("WINEPREFIX", prefix).env("WINEDEBUG", "-all,err+virtual");
+    // Names of files are Unicode.
+    command.env("LC_ALL", "C.UTF-8");
+    command.env_remove("DISPLAY").env_remove("WAYLAND_DISPLAY");
+    command
+}
+
+/// Whether programs can be started without random addresses.
+fn has_fixed_addresses() -> bool {
+    static WORKS: LazyLock<bool> = LazyLock::new(|| {
+        let mut probe = Command::new("setarch");
+        probe.args(["--addr-no-randomize", "true"]).stderr(Stdio::null());
+        probe.status().is_ok_and(|status| status.success())
     });
-    command(program)
+    *WORKS
+}
+
+/// The directory for what wine keeps about Windows, while its server runs. It stays in the target directory, since
+/// making it takes some seconds.
+fn prefix() -> PathBuf {
+    let version = run(Command::new("wine").arg("--version").env("WINEDEBUG", "-all"));
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("src/windows/bcryptprimitives.c");
+    let added = sha256(&fs::read(&source).unwrap());
+    let name = version.trim().replace(|c: char| !c.is_ascii_alphanumeric() && c != '.', "-");
+    let directory = target_directory().join("wine");
+    fs::create_dir_all(&directory).unwrap();
+    let prefix = directory.join(format!("{name}-{}", &added[..8]));
+    // Another test program would start a server as well, or make the same directory.
+    let lock = File::create(directory.join("lock")).unwrap();
+    lock.lock().unwrap();
+    if !prefix.is_dir() {
+        let unfinished = directory.join("unfinished");
+        let _ = fs::remove_dir_all(&unfinished);
+        fs::create_dir(&unfinished).unwrap();
+        let mut boot = in_prefix("wine", &unfinished);
+        // Neither .NET nor a browser, nor menus of the desktop.
+        boot.env("WINEDLLOVERRIDES", "mscoree,mshtml=;winemenubuilder.exe=d");
+        run(boot.args(["wineboot", "--init"]));
+        // The server writes the registry when it ends.
+        run(in_prefix("wineserver", &unfinished).arg("--wait"));
+        let mut compiler = Command::new(COMPILER);
+        compiler.args(["-shared", "-o"]);
+        compiler.arg(unfinished.join("drive_c/windows/system32/bcryptprimitives.dll"));
+        run(compiler.arg(&source).arg("-ladvapi32"));
+        fs::rename(&unfinished, &prefix).unwrap();
+    }
+    // A server that a program starts ends three seconds after the last program, and each start of a server takes two.
+    // This one stays for a minute. It exits with 2 if one runs already, which was started here, too.
+    let mut server = in_prefix("wineserver", &prefix);
+    server.arg("--persistent=60").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+    let status = server.status().unwrap();
+    assert!(matches!(status.code(), Some(0 | 2)), "wine's server does not start: {status}");
+    prefix
 }
 
 /// The offset of the signature `PE` in an image.
@@ -87,4 +125,33 @@ pub fn signature(image: &[u8]) -> usize {
 /// A path as programs under wine know it, with back-slashes.
 pub fn path(path: &Path) -> String {
     format!("Z:{}", path.display()).replace('/', "\\")
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io::Read;
+
+    use super::*;
+
+    /// The address of the heap of a program for Windows.
+    fn heap() -> String {
+        let mut program = wine(Path::new("cmd"));
+        program.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut program = program.spawn().unwrap();
+        // It runs when it greets.
+        program.stdout.as_mut().unwrap().read_exact(&mut [0]).unwrap();
+        let maps = fs::read_to_string(format!("/proc/{}/maps", program.id())).unwrap();
+        drop(program.stdin.take());
+        program.wait_with_output().unwrap();
+        let heap = maps.lines().find(|line| line.ends_with("[heap]"));
+        heap.unwrap().split('-').next().unwrap().to_owned()
+    }
+
+    #[test]
+    fn the_heap_of_a_program_is_where_windows_maps_nothing() {
+        if !available() || !has_fixed_addresses() {
+            return;
+        }
+        assert_eq!(heap(), heap());
+    }
 }

@@ -4,7 +4,7 @@ use std::ffi::OsString;
 use std::os::unix::process::CommandExt as _;
 
 use anyhow::Result;
-use kpack_tests::process::cargo;
+use kpack_tools::process::cargo;
 
 use crate::repository;
 

@@ -6,10 +6,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use clap::Command;
-use kpack_cli::cli;
-use kpack_tests::require;
+use kpack_tools::programs::find_program;
 
+use crate::build::{self, Profile};
+use crate::dist::Cargo;
 use crate::{process, repository};
 
 /// The version that the pages were read in.
@@ -62,7 +62,8 @@ pub(crate) fn run() -> Result<()> {
         write_page(&root.join(name), &pages.join(name), &titles)?;
     }
     write_page(&root.join("README.md"), &pages.join("index.md"), &titles)?;
-    fs::write(pages.join("options.md"), options())?;
+    let kpack = build::helper(&Cargo::System, Profile::Dev)?;
+    fs::write(pages.join("options.md"), process::run!("{kpack} documents options")?)?;
     let publisher = crate::package::Publisher::read()?.repository;
     let mut configuration = CONFIGURATION.to_owned();
     if !publisher.is_empty() {
@@ -84,7 +85,7 @@ pub(crate) fn run() -> Result<()> {
 
 /// mdBook: the installed one, or one that is compiled into `target/tools`, without optimisation: it runs for seconds.
 fn mdbook() -> Result<PathBuf> {
-    if let Some(installed) = require::find_program("mdbook") {
+    if let Some(installed) = find_program("mdbook") {
         return Ok(installed);
     }
     let tools = repository::target_directory().join("tools");
@@ -92,7 +93,7 @@ fn mdbook() -> Result<PathBuf> {
     if !program.exists() {
         process::step("Installing mdBook");
         process::run!(
-            "cargo install --locked --debug --root {tools} mdbook@{MDBOOK} --no-default-features --features search"
+            "cargo install --locked --debug --config profile.dev.debug=0 --root {tools} mdbook@{MDBOOK} --no-default-features --features search"
         )?;
     }
     Ok(program)
@@ -174,26 +175,6 @@ fn with_files(text: &str, from: &Path, to: &Path) -> Result<String> {
 
 fn parent(path: &Path) -> Result<&Path> {
     path.parent().context("a page is in a directory")
-}
-
-/// A page with the help of each command.
-fn options() -> String {
-    let mut page = "# All options\n\nWhat `kpack COMMAND --help` prints.\n".to_owned();
-    let mut kpack = cli::command().term_width(100);
-    kpack.build();
-    describe(&mut kpack, "kpack", &mut page);
-    page
-}
-
-fn describe(command: &mut Command, name: &str, page: &mut String) {
-    let help = command.render_long_help().to_string();
-    let _ = write!(page, "\n## {name}\n\n```text\n{}\n```\n", help.trim_end());
-    for inner in command.get_subcommands_mut() {
-        if !inner.is_hide_set() && inner.get_name() != "help" {
-            let name = format!("{name} {}", inner.get_name());
-            describe(inner, &name, page);
-        }
-    }
 }
 
 /// Checks that each relative link of each page leads to a page and to a place in it, or to a file.

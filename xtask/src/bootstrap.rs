@@ -8,8 +8,8 @@ use std::path::Path;
 
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
-use kpack_tests::require;
-use kpack_tests::windows::TARGET as WINDOWS;
+use kpack_tools::WINDOWS;
+use kpack_tools::programs::find_program;
 use xshell::cmd;
 
 use crate::{log, process};
@@ -150,7 +150,7 @@ impl Tool {
     }
 
     fn is_missing(&self) -> bool {
-        self.programs().any(|program| require::find_program(program).is_none())
+        self.programs().any(|program| find_program(program).is_none())
     }
 }
 
@@ -206,7 +206,7 @@ fn install_standard_library() -> Result<()> {
     if Path::new(sysroot.trim()).join("lib/rustlib").join(WINDOWS).is_dir() {
         return Ok(());
     }
-    if require::find_program("rustup").is_none() {
+    if find_program("rustup").is_none() {
         println!(
             "   rustup is missing, so tests for Windows are skipped: they need Rust's {WINDOWS}"
         );

@@ -54,12 +54,16 @@ fn flags(profile: Profile, more: &[&str]) -> Result<Vec<String>> {
     Ok(flags)
 }
 
+/// The command, all libraries, and the smallest test. Cargo compiles a dependency again for each set of features. All
+/// packages together have the features of `cargo test --workspace --all-features`, but only if a test is built as well.
+const FOR_TESTS: [&str; 5] =
+    ["--workspace", "--all-features", "--lib", "--bin=kpack", "--test=programs"];
+
 /// Builds the helper binary `kpack` optimised, and returns its path.
 pub(crate) fn helper(cargo: &Cargo, profile: Profile) -> Result<PathBuf> {
     process::step(&format!("Building the helper binary `kpack` ({})", profile.name()));
     let built: &[&str] = match (cargo, profile) {
-        // With the tests, or cargo would compile most dependencies for another set of features.
-        (Cargo::System, Profile::Dev) => &["--workspace", "--all-features", "--all-targets"],
+        (Cargo::System, Profile::Dev) => &FOR_TESTS,
         _ => &["--package=kpack-cli", "--bin=kpack"],
     };
     cargo.run("build", &flags(profile, &[])?, built)?;
@@ -73,7 +77,13 @@ pub(crate) fn static_helper(profile: Profile) -> Result<PathBuf> {
         "Building the helper binary `kpack` with a C library in it ({})",
         profile.name()
     ));
-    let flags = flags(profile, &["-Ctarget-feature=+crt-static"])?;
+    let mut flags = flags(profile, &["-Ctarget-feature=+crt-static"])?;
+    if profile == Profile::Dev {
+        // Cargo compiles every crate again for it, and it runs for seconds.
+        for quick in ["profile.dev.debug=0", "profile.dev.package.zstd-sys.opt-level=0"] {
+            flags.extend(["--config", quick].map(str::to_owned));
+        }
+    }
     let target = repository::explicit_target()?;
     log::run(cmd!(
         process::shell(),
@@ -102,4 +112,12 @@ pub(crate) fn shim(cargo: &Cargo, profile: Profile) -> Result<[PathBuf; 2]> {
     let output = cargo.output()?;
     let shared = output.join(profile.directory()).join("libkpack_hip.so");
     Ok([shared, output.join("shim/libkpack_hip_link.a")])
+}
+
+/// As [`shim`], of what is built for tests anyway: optimising the static library takes as long as compiling the command.
+pub(crate) fn shim_for_tests() -> Result<[PathBuf; 2]> {
+    let (cargo, profile) = (Cargo::System, Profile::Dev);
+    cargo.run("build", &flags(profile, &[])?, &FOR_TESTS)?;
+    let output = cargo.output()?.join(profile.directory());
+    Ok(["libkpack_hip.so", "libkpack_hip_link.a"].map(|name| output.join(name)))
 }

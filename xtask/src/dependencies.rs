@@ -3,21 +3,22 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 
-use cargo_metadata::{DependencyKind, MetadataCommand};
+use serde_json::Value;
 
 use crate::repository;
 
 /// By the name of each foreign crate, the crates of the workspace that are built with it.
 fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
-    let mut command = MetadataCommand::new();
-    let metadata = command.current_dir(repository::root()).no_deps();
+    let metadata = repository::metadata(&["--no-deps"]).unwrap();
     let mut found: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
-    for package in metadata.exec().unwrap().packages {
-        let foreign = package.dependencies.iter().filter(|it| it.path.is_none());
-        for dependency in foreign {
-            let users = found.entry(dependency.name.clone()).or_default();
-            if dependency.kind == DependencyKind::Normal {
-                users.insert(package.name.to_string());
+    let text = |value: &Value| value.as_str().unwrap().to_owned();
+    for package in metadata["packages"].as_array().unwrap() {
+        let all = package["dependencies"].as_array().unwrap().iter();
+        for dependency in all.filter(|it| it.get("path").is_none()) {
+            let users = found.entry(text(&dependency["name"])).or_default();
+            // Those for tests and build scripts say so.
+            if dependency["kind"].is_null() {
+                users.insert(text(&package["name"]));
             }
         }
     }

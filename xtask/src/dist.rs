@@ -4,16 +4,13 @@
 mod files;
 mod glibc;
 pub(crate) mod licences;
-mod manual;
 mod shim;
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use kpack_format::code_object::processors;
-use kpack_format::{Delivery, TargetId};
 
 use crate::build::{self, Profile};
 use crate::{process, repository};
@@ -49,6 +46,14 @@ impl Built {
         let helper = build::helper(cargo, profile)?;
         let loader = build::loader(cargo, profile)?;
         let [shared_shim, static_shim] = build::shim(cargo, profile)?;
+        Ok(Self { helper, runtime: loader, shared_shim, static_shim })
+    }
+
+    /// Builds everything as the tests are built, also the shim, which has a profile of its own otherwise.
+    fn for_tests() -> Result<Self> {
+        let helper = build::helper(&Cargo::System, Profile::Dev)?;
+        let loader = build::loader(&Cargo::System, Profile::Dev)?;
+        let [shared_shim, static_shim] = build::shim_for_tests()?;
         Ok(Self { helper, runtime: loader, shared_shim, static_shim })
     }
 
@@ -134,6 +139,15 @@ pub(crate) fn install(
     cargo.report(prefix, &[Path::new("bin/kpack"), &*loader, &*shim])
 }
 
+/// As [`install`], from what cargo compiles for tests anyway. The shim is then not small, which takes the linker longer to
+/// optimise than all else takes.
+///
+/// # Errors
+/// As [`install`].
+pub(crate) fn install_for_tests(prefix: &Path) -> Result<()> {
+    fill(prefix, Path::new("lib"), &Built::for_tests()?)
+}
+
 /// As [`install`], from existing build results.
 pub(crate) fn fill(prefix: &Path, libdir: &Path, built: &Built) -> Result<()> {
     process::step(&format!("Installing kpack into {}", prefix.display()));
@@ -183,13 +197,13 @@ fn install_helper(prefix: &Path, documents: &Path, built: &Built) -> Result<()> 
     let shim = so_name(&built.shared_shim)?;
     copy_file(&built.shared_shim, &prefix.join("lib").join(&shim))?;
     link_file(&shim, &prefix.join("lib/libkpack_hip.so"))?;
-    let scratch = tempfile::tempdir()?;
+    let scratch = process::shell().create_temp_dir()?;
     let static_shim = built.merged_shim(scratch.path())?;
     copy_file(&static_shim, &prefix.join("lib/libkpack_hip.a"))?;
     copy_tree(&root.join("cmake"), &prefix.join("lib/cmake/Kpack"))?;
     copy_tree(&root.join("therock"), &prefix.join("share/kpack/therock"))?;
-    install_packagers_tools(prefix)?;
-    manual::install(prefix)?;
+    install_packagers_tools(prefix, &built.helper)?;
+    install_manual(prefix, &built.helper)?;
     copy_tree(&root.join("docs"), &documents.join("docs"))?;
     for name in ["README.md", "LICENSE-APACHE", "LICENSE-MIT"] {
         copy_file(&root.join(name), &documents.join(name))?;
@@ -204,7 +218,7 @@ pub(crate) const FOR_DEBIAN: [&str; 2] =
 pub(crate) const FOR_RPM: [&str; 1] = ["lib/rpm/macros.d/macros.kpack"];
 
 /// Installs what the packages of programs with GPU code are made with.
-fn install_packagers_tools(prefix: &Path) -> Result<()> {
+fn install_packagers_tools(prefix: &Path, kpack: &Path) -> Result<()> {
     let source = repository::root().join("packaging");
     let files = FOR_DEBIAN.map(|file| ("debian", file));
     let files = files
@@ -215,26 +229,36 @@ fn install_packagers_tools(prefix: &Path) -> Result<()> {
         let name = Path::new(file).file_name().context("a file has a name")?;
         copy_file(&source.join(directory).join(name), &prefix.join(file))?;
     }
-    // Each processor, with the generic targets whose code runs on it, and the families that it is in.
-    let mut lines = String::new();
-    for name in processors().filter(|name| !name.ends_with("-generic")) {
-        let gpu: TargetId = name.parse()?;
-        let generic = [Delivery::Bundle, Delivery::Archive].map(|delivery| gpu.generic(delivery));
-        let generic: BTreeSet<String> = generic
-            .into_iter()
-            .flatten()
-            .map(|generic| generic.target.processor().to_owned())
-            .collect();
-        let families = Vec::from_iter(gpu.families());
-        let families = families.iter().map(|family| family.plain_name());
-        lines.push_str(name);
-        for other in generic.iter().map(String::as_str).chain(families) {
-            lines.push(' ');
-            lines.push_str(other);
-        }
-        lines.push('\n');
+    let processors = process::run!("{kpack} documents processors")?;
+    write_file(&prefix.join("share/kpack/processors"), processors.as_bytes())
+}
+
+/// The shells, and where each looks for completions of installed programs.
+const COMPLETIONS: [(&str, &str); 3] = [
+    ("bash", "share/bash-completion/completions/kpack"),
+    ("zsh", "share/zsh/vendor-completions/_kpack"),
+    ("fish", "share/fish/vendor_completions.d/kpack.fish"),
+];
+
+/// Installs the manual pages and the completions, which the command prints.
+fn install_manual(prefix: &Path, kpack: &Path) -> Result<()> {
+    let script = repository::root().join("packaging/kpack-gpu-package");
+    let pages = process::run!("{kpack} documents manual {script}")?;
+    let pages: BTreeMap<String, String> = serde_json::from_str(&pages)?;
+    let directory = prefix.join("share/man/man1");
+    let pages = pages.iter().map(|(name, page)| {
+        let file = directory.join(name);
+        write_file(&file, page.as_bytes()).map(|()| file)
+    });
+    let pages = pages.collect::<Result<Vec<PathBuf>>>()?;
+    process::run!("gzip -n9 --force {pages...}")?;
+    for (shell, file) in COMPLETIONS {
+        let script = process::run!("{kpack} completions {shell}")?;
+        write_file(&prefix.join(file), script.as_bytes())?;
     }
-    write_file(&prefix.join("share/kpack/processors"), lines.as_bytes())
+    // Where zsh looks on other distributions than Debian.
+    let link = prefix.join("share/zsh/site-functions/_kpack");
+    link_file("../vendor-completions/_kpack", &link)
 }
 
 /// Installs the loader's headers, its static library, and its CMake and pkg-config packages.

@@ -1,11 +1,17 @@
 //! The log of a run: what other programs print. The terminal shows the steps alone.
 
+use std::collections::VecDeque;
 use std::env;
+use std::fmt;
 use std::fs::{self, File};
-use std::io::{self, BufRead as _, BufReader, Write as _};
-use std::path::PathBuf;
-use std::process::Command;
+use std::io::{BufRead as _, BufReader, Read, Write as _};
+use std::iter;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
 use std::sync::OnceLock;
+use std::sync::mpsc::{self, RecvTimeoutError};
+use std::thread;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use xshell::Cmd;
@@ -21,14 +27,14 @@ struct Log {
     file: File,
 }
 
-/// The log of this task, `target/xtask/TASK.log`, which begins when something is written to it first.
+/// The log of this task, which begins when something is written to it first.
 fn log() -> Result<&'static Log> {
     static LOG: OnceLock<Log> = OnceLock::new();
     if let Some(log) = LOG.get() {
         return Ok(log);
     }
-    let task = env::args().nth(1).unwrap_or_default();
-    let path = repository::target_directory().join("xtask").join(format!("{task}.log"));
+    let name = name(env::args().skip(1));
+    let path = repository::target_directory().join("xtask").join(format!("{name}.log"));
     let create = || {
         fs::create_dir_all(path.parent().unwrap_or(&path))?;
         File::create(&path)
@@ -36,6 +42,24 @@ fn log() -> Result<&'static Log> {
     let file = create().with_context(|| path.display().to_string())?;
     println!("   What other programs print is in {}", path.display());
     Ok(LOG.get_or_init(|| Log { path, file }))
+}
+
+/// The name of a task's log: `test-real-windows` for `test --bootstrap real::windows`, since two of them may run at once.
+fn name(mut arguments: impl Iterator<Item = String>) -> String {
+    let task = arguments.next().unwrap_or_default();
+    let mut own = arguments.take_while(|argument| argument != "--");
+    match own.find(|argument| task == "test" && !argument.starts_with('-')) {
+        Some(name) => format!("{task}-{}", name.replace("::", "-")),
+        None => task,
+    }
+}
+
+/// Where the log of this task is.
+///
+/// # Errors
+/// It cannot be written.
+pub(crate) fn path() -> Result<&'static Path> {
+    Ok(&log()?.path)
 }
 
 /// Writes a line that the terminal need not show.
@@ -51,35 +75,115 @@ pub(crate) fn note(line: &str) -> Result<()> {
 /// # Errors
 /// It cannot be run, or fails; the error has the last lines of the log and its name.
 pub(crate) fn run(command: Cmd<'_>) -> Result<()> {
-    watch(command, |_| {})
+    listen(command.into(), |_, line| Some(line.to_owned()))
 }
 
-/// As [`run`], and shows each line to `see`.
-pub(crate) fn watch(command: Cmd<'_>, mut see: impl FnMut(&str)) -> Result<()> {
+/// Where a program printed a line.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) enum Stream {
+    Output,
+    Error,
+}
+
+/// A program that failed, with the last lines of the log.
+#[derive(Debug)]
+pub(crate) struct Failed(String);
+
+impl fmt::Display for Failed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(&self.0)
+    }
+}
+
+impl std::error::Error for Failed {}
+
+/// How long to wait for another line after a program has ended. A server that it started may keep the pipe open.
+const LAST_WORDS: Duration = Duration::from_millis(200);
+
+/// Runs a command, and writes into the log what `see` makes of each line that it prints.
+///
+/// # Errors
+/// It cannot be run, or it fails: [`Failed`].
+pub(crate) fn listen(
+    mut command: Command,
+    mut see: impl FnMut(Stream, &str) -> Option<String>,
+) -> Result<()> {
     let log = log()?;
-    let shown = command.to_string();
+    let shown = shown(&command);
     writeln!(&log.file, "$ {shown}")?;
-    let (reader, writer) = io::pipe()?;
-    let mut child = {
-        let mut command = Command::from(command);
-        command.stdout(writer.try_clone()?).stderr(writer);
-        command.spawn().with_context(|| format!("`{shown}` cannot be run"))?
-    };
-    let mut lines = Vec::new();
-    for line in BufReader::new(reader).split(b'\n') {
-        let line = String::from_utf8_lossy(&line?).into_owned();
-        writeln!(&log.file, "{line}")?;
-        see(&line);
-        lines.push(line);
+    command.stdout(Stdio::piped()).stderr(Stdio::piped());
+    let mut child = command.spawn().with_context(|| format!("`{shown}` cannot be run"))?;
+    let (sender, lines) = mpsc::channel();
+    let output = child.stdout.take().map(|pipe| Box::new(pipe) as Box<dyn Read + Send>);
+    let error = child.stderr.take().map(|pipe| Box::new(pipe) as Box<dyn Read + Send>);
+    for (stream, pipe) in [(Stream::Output, output), (Stream::Error, error)] {
+        let (sender, pipe) = (sender.clone(), pipe.context("a pipe")?);
+        thread::spawn(move || {
+            let lines = BufReader::new(pipe).split(b'\n').map_while(Result::ok);
+            for line in lines {
+                let _ = sender.send((stream, String::from_utf8_lossy(&line).into_owned()));
+            }
+        });
+    }
+    drop(sender);
+    let mut last = VecDeque::new();
+    loop {
+        match lines.recv_timeout(LAST_WORDS) {
+            Ok((stream, line)) => {
+                let Some(line) = see(stream, &line) else { continue };
+                writeln!(&log.file, "{line}")?;
+                if last.len() == LAST_LINES {
+                    last.pop_front();
+                }
+                last.push_back(line);
+            }
+            Err(RecvTimeoutError::Timeout) if child.try_wait()?.is_none() => {}
+            Err(_) => break,
+        }
     }
     let status = child.wait()?;
     if !status.success() {
-        let last = lines.split_off(lines.len().saturating_sub(LAST_LINES));
-        bail!(
-            "`{shown}` failed ({status}); the last lines of {}:\n{}",
-            log.path.display(),
-            last.join("\n")
-        );
+        let last = Vec::from(last).join("\n");
+        bail!(Failed(format!(
+            "`{shown}` failed ({status}); the last lines of {}:\n{last}",
+            log.path.display()
+        )));
     }
     Ok(())
+}
+
+/// A command as one would type it.
+fn shown(command: &Command) -> String {
+    let words = iter::once(command.get_program()).chain(command.get_args());
+    Vec::from_iter(words.map(|word| word.to_string_lossy())).join(" ")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn tests_that_run_at_once_have_a_log_each() {
+        let name = |line: &str| name(line.split(' ').map(str::to_owned));
+        assert_eq!(name("test"), "test");
+        assert_eq!(name("test --bootstrap=all real::windows faults"), "test-real-windows");
+        assert_eq!(name("test --bootstrap -- -- --exact one"), "test");
+        assert_eq!(name("dist --prefix DIR"), "dist");
+    }
+
+    #[test]
+    fn a_server_that_stays_does_not_keep_its_log_open() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "sleep 100 & echo $!; echo error >&2; exit 3"]);
+        let mut lines = Vec::new();
+        let error = listen(command, |stream, line| {
+            lines.push((stream, line.to_owned()));
+            Some(line.to_owned())
+        });
+        let error = error.unwrap_err();
+        assert!(error.is::<Failed>() && error.to_string().contains("exit status: 3"), "{error}");
+        assert!(lines.contains(&(Stream::Error, "error".to_owned())), "{lines:?}");
+        let (_, server) = lines.iter().find(|(stream, _)| *stream == Stream::Output).unwrap();
+        assert!(Command::new("kill").arg(server).status().unwrap().success());
+    }
 }

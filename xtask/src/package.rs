@@ -52,12 +52,9 @@ pub(crate) struct Publisher {
 
 impl Publisher {
     pub(crate) fn read() -> Result<Self> {
-        let metadata = cargo_metadata::MetadataCommand::new()
-            .manifest_path(repository::root().join("Cargo.toml"))
-            .no_deps()
-            .exec()?;
+        let metadata = repository::metadata(&["--no-deps"])?;
         let said = |key: &str| -> Result<String> {
-            let value = &metadata.workspace_metadata["publisher"][key];
+            let value = &metadata["metadata"]["publisher"][key];
             let value = value.as_str().with_context(|| {
                 format!("Cargo.toml: no string workspace.metadata.publisher.{key}")
             })?;

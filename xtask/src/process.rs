@@ -7,7 +7,7 @@ use std::fs;
 use std::io::Write as _;
 
 use anyhow::Result;
-use kpack_tests::process::try_run;
+use kpack_tools::process::try_run;
 use xshell::{Cmd, Shell};
 
 use crate::repository;

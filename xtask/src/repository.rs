@@ -2,12 +2,16 @@
 
 use std::env;
 use std::env::consts::ARCH;
-use std::fs;
+use std::fs::{self, Permissions};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
+use serde_json::Value;
 
-pub(crate) use kpack_tests::process::target_directory;
+use crate::process;
+
+pub(crate) use kpack_tools::process::target_directory;
 
 /// The root of the repository.
 pub(crate) fn root() -> &'static Path {
@@ -20,6 +24,14 @@ pub(crate) fn empty_directory(name: &str) -> Result<PathBuf> {
     let _ = fs::remove_dir_all(&directory);
     fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
     Ok(directory)
+}
+
+/// A script of this name in the target directory.
+pub(crate) fn script(name: &str, text: &str) -> Result<PathBuf> {
+    let script = target_directory().join(name);
+    fs::write(&script, text).with_context(|| script.display().to_string())?;
+    fs::set_permissions(&script, Permissions::from_mode(0o755))?;
+    Ok(script)
 }
 
 /// This machine as a target for rustc: with a target, flags of a build do not reach build scripts.
@@ -56,4 +68,10 @@ pub(crate) fn cargo_home() -> Result<PathBuf> {
     let home = || Some(env::home_dir()?.join(".cargo"));
     let named = env::var_os("CARGO_HOME").map(PathBuf::from);
     named.or_else(home).context("there is no home directory")
+}
+
+/// What cargo knows of the workspace and, without `--no-deps`, of all that it depends on.
+pub(crate) fn metadata(options: &[&str]) -> Result<Value> {
+    let printed = process::run!("cargo metadata --format-version 1 --locked {options...}")?;
+    Ok(serde_json::from_str(&printed)?)
 }

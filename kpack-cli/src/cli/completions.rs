@@ -25,6 +25,15 @@ pub(super) struct Arguments {
     shell: Shell,
 }
 
+/// The command without those in it that users should not see, which clap's scripts would offer.
+fn without_hidden(command: &Command) -> Command {
+    let parts = command.get_subcommands().filter(|part| !part.is_hide_set());
+    Command::new("kpack")
+        .version(env!("CARGO_PKG_VERSION"))
+        .args(command.get_arguments().cloned())
+        .subcommands(parts.cloned())
+}
+
 /// The command and all in it, with the values that a shell can offer.
 fn with_values(command: Command) -> Command {
     let command = command.mut_subcommands(with_values);
@@ -44,9 +53,9 @@ fn with_values(command: Command) -> Command {
 }
 
 /// What a shell reads to complete the arguments of a command.
-pub(super) fn script(shell: Shell, command: Command) -> Vec<u8> {
+fn script(shell: Shell, command: &Command) -> Vec<u8> {
     let mut script = Vec::new();
-    clap_complete::generate(shell, &mut with_values(command), "kpack", &mut script);
+    clap_complete::generate(shell, &mut with_values(without_hidden(command)), "kpack", &mut script);
     if shell == Shell::Fish {
         // clap's script for fish offers values of options alone.
         let ids = Vec::from_iter(ids::ALL.iter().map(|id| id.as_str())).join(" ");
@@ -60,7 +69,7 @@ pub(super) fn script(shell: Shell, command: Command) -> Vec<u8> {
 
 /// Prints the completions of a command.
 pub(super) fn run(arguments: &Arguments, command: Command) -> Result<ExitCode, Error> {
-    let script = script(arguments.shell, command);
+    let script = script(arguments.shell, &command);
     output::lines(&String::from_utf8_lossy(&script))?;
     Ok(ExitCode::SUCCESS)
 }

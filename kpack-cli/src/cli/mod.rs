@@ -7,6 +7,7 @@ mod artifact;
 mod completions;
 mod create;
 mod doctor;
+mod documents;
 mod explain;
 mod extract;
 mod join;
@@ -81,6 +82,8 @@ enum Command {
     Wheel(wheel::Arguments),
     Targets(targets::Arguments),
     Completions(completions::Arguments),
+    #[command(hide = true)]
+    Documents(documents::Arguments),
 }
 
 /// What `kpack` alone prints: what most people come for.
@@ -114,11 +117,6 @@ pub fn command() -> clap::Command {
     Cli::command()
 }
 
-/// What a shell reads to complete the arguments of kpack.
-pub fn completions(shell: clap_complete::Shell) -> Vec<u8> {
-    completions::script(shell, command())
-}
-
 /// Runs the command that the process's arguments name.
 pub fn main() -> ExitCode {
     panics::abort_without_memory();
@@ -137,6 +135,7 @@ pub fn main() -> ExitCode {
             | Command::Explain(_)
             | Command::Targets(_)
             | Command::Completions(_)
+            | Command::Documents(_)
     ) || matches!(&cli.command, Command::Report(report) if report.only_prints())
         || matches!(&cli.command, Command::Artifact(artifact) if artifact.reads_only());
     // These leave nothing to clean up, so signals may end them at any moment.
@@ -195,6 +194,7 @@ fn run(given: &Command) -> Result<ExitCode, Error> {
         Command::Wheel(arguments) => wheel::run(arguments),
         Command::Targets(arguments) => targets::run(arguments),
         Command::Completions(arguments) => completions::run(arguments, command()),
+        Command::Documents(arguments) => documents::run(arguments, command()),
     }
 }
 

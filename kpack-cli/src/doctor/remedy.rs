@@ -186,6 +186,7 @@ mod tests {
             ("https://index.example/simple", "https://index.example/simple"),
             ("https://user:secret@index.example/a@b", "https://****@index.example/a@b"),
             ("https://a@b:secret@index.example", "https://****@index.example/"),
+            ("https://user:secret@bücher.example/a", "https://****@xn--bcher-kva.example/a"),
             ("https://:secret@index.example/a", "https://****@index.example/a"),
             ("https://token@index.example?x", "https://****@index.example/?****"),
             ("git+ssh://git:secret@index.example/a@v1", "git+ssh://****@index.example/a@v1"),

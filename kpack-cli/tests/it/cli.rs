@@ -436,6 +436,42 @@ fn completions_of_each_shell() {
     }
 }
 
+/// Packages and the handbook are made with `kpack documents`, which neither help nor a shell offers.
+#[test]
+fn documents_for_packages() {
+    let tree = Tree::new();
+    let line = |line: &str| {
+        let output = kpack(&tree, &words(line));
+        assert!(output.status.success(), "{line}: {output:?}");
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for shown in ["--help", "completions bash", "completions zsh", "completions fish"] {
+        assert!(!line(shown).contains("documents"), "{shown}");
+    }
+    let options = line("documents options");
+    assert!(options.contains("\n## kpack artifact split\n") && !options.contains("documents"));
+    let processors = line("documents processors");
+    assert!(
+        processors.lines().any(|line| line == "gfx942 gfx9-4-generic gfx94x gfx9"),
+        "{processors}"
+    );
+
+    tree.write("helper", "#!/bin/sh\ncat <<'EOF'\nhelps\n\nIn many ways.\nEOF\n");
+    let pages = line("documents manual helper");
+    let pages: serde_json::Value = serde_json::from_str(&pages).unwrap();
+    let page = |name: &str| pages[name].as_str().unwrap_or_else(|| panic!("{name}: {pages}"));
+    assert!(page("kpack-split.1").contains("EXIT STATUS"));
+    assert_eq!(page("kpack-unbundle.1"), ".so man1/kpack-extract.1\n");
+    assert!(page("helper.1").contains("helper \\- helps"), "{pages}");
+    assert_eq!(pages.get("kpack-documents.1"), None);
+
+    tree.write("silent", "#!/bin/sh\n");
+    let output = kpack(&tree, &words("documents manual silent"));
+    assert_eq!(output.status.code(), Some(2));
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("silent: no description (expected a here-document"), "{said}");
+}
+
 /// Commands do not run under their earlier names, and print today's.
 #[test]
 fn earlier_names() {

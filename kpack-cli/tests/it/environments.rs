@@ -18,6 +18,7 @@ use kpack_tests::fixture::{FatLibrary, Storage, Wheel, code, rocm_split, stub_li
 use kpack_tests::package_root::PackageRoot;
 use kpack_tests::process::{copy, run};
 use kpack_tests::require;
+use kpack_tests::sha256;
 use kpack_tests::tree::{self, Tree, copy_file, write};
 use walkdir::WalkDir;
 
@@ -47,7 +48,7 @@ use Tool::{Pip, Uv, UvProject};
 /// What breaks an environment after its installation.
 #[derive(Debug, Clone, Copy)]
 enum Break {
-    /// Runs the installer with these arguments.
+    /// Runs the installer with these arguments, before anything else breaks.
     Run(&'static [&'static str]),
     /// Removes this file of `site-packages`.
     Remove(&'static str),
@@ -555,12 +556,29 @@ const TRIMMED_OF_UV: &[Row] = &[
     },
 ];
 
-/// The wheels, and a simple index of them, built once.
+/// The wheels, a simple index of them, and what pip installed from there. The directory is named after the wheels and after
+/// pip, so that a later run installs only what is new.
 static WHEELS: LazyLock<PathBuf> = LazyLock::new(|| {
     let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("environments");
-    let _ = fs::remove_dir_all(&root);
-    build_wheels(&root);
-    root
+    fs::create_dir_all(&root).unwrap();
+    let new = root.join(format!("new-{}", std::process::id()));
+    let _ = fs::remove_dir_all(&new);
+    build_wheels(&new);
+    let wheels = tree::files_in(&new.join("wheels")).into_iter();
+    let wheels = wheels.map(|(name, bytes)| format!("{} {name}\n", sha256(&bytes)));
+    let made_of = format!("{:?}\n{}", *PIP, String::from_iter(wheels));
+    let kept = root.join(sha256(made_of.as_bytes()));
+    if !kept.exists() {
+        for entry in fs::read_dir(&root).unwrap() {
+            let path = entry.unwrap().path();
+            if path != new {
+                let _ = fs::remove_dir_all(path);
+            }
+        }
+        fs::rename(&new, &kept).unwrap();
+    }
+    let _ = fs::remove_dir_all(new);
+    kept
 });
 
 fn index() -> String {
@@ -725,8 +743,8 @@ struct Venv {
     is_of_others: bool,
 }
 
-/// What pip installed with such arguments: a number for each, and where it is.
-type Installed = BTreeMap<Vec<String>, Arc<(usize, OnceLock<PathBuf>)>>;
+/// What pip installed when it ran with each of such arguments.
+type Installed = BTreeMap<Vec<Vec<String>>, Arc<OnceLock<PathBuf>>>;
 static INSTALLED: Mutex<Installed> = Mutex::new(BTreeMap::new());
 
 impl Venv {
@@ -737,12 +755,14 @@ impl Venv {
         venv.with_pip()
     }
 
-    /// An environment in which the tool has run with these arguments. pip takes seconds, so of rows with the same arguments all
-    /// but one get a copy.
-    fn installed(tool: Tool, arguments: &[String]) -> Self {
+    /// An environment in which the tool has run with each of these arguments. pip takes a while, so of rows with the same
+    /// arguments all but one get a copy, and in a later run all.
+    fn installed(tool: Tool, runs: &[Vec<String>]) -> Self {
         let install = || {
             let venv = Self::new(tool);
-            venv.install(&Vec::from_iter(arguments.iter().map(String::as_str)));
+            for arguments in runs {
+                venv.install(&Vec::from_iter(arguments.iter().map(String::as_str)));
+            }
             venv
         };
         if tool != Pip {
@@ -750,14 +770,17 @@ impl Venv {
         }
         let made = {
             let mut all = INSTALLED.lock().unwrap();
-            let number = all.len();
-            let new = || Arc::new((number, OnceLock::new()));
-            Arc::clone(all.entry(arguments.to_owned()).or_insert_with(new))
+            Arc::clone(all.entry(runs.to_owned()).or_default())
         };
-        let (number, original) = &*made;
-        let original = original.get_or_init(|| {
-            let original = WHEELS.join(format!("installed-{number}"));
-            copy(install().root(), &original);
+        let original = made.get_or_init(|| {
+            let name = format!("installed-{}", sha256(format!("{runs:?}").as_bytes()));
+            let original = WHEELS.join(&name);
+            if !original.exists() {
+                // Where it has this name, it is complete.
+                let unfinished = WHEELS.join(format!("{name}-{}", std::process::id()));
+                copy(install().root(), &unfinished);
+                let _ = fs::rename(unfinished, &original);
+            }
             original
         });
         let venv = Self::empty(tool);
@@ -782,9 +805,9 @@ impl Venv {
         let venv = self;
         if venv.tool == Pip {
             let script = format!(
-                "#!/bin/sh\nexec {} --python '{}' \"$@\"\n",
-                PIP.display(),
-                venv.root().display()
+                "#!/bin/sh\nexec '{}/bin/python' '{}' \"$@\"\n",
+                venv.root().display(),
+                PIP.runner.display()
             );
             let pip = venv.root().join("bin/pip");
             fs::write(&pip, script).unwrap();
@@ -817,7 +840,7 @@ impl Venv {
         }
         path.extend(["/usr/bin".into(), "/bin".into()]);
         if self.is_left {
-            path[0] = PIP.parent().unwrap().to_owned();
+            path[0] = PIP.directory.clone();
             command.env_remove("VIRTUAL_ENV").current_dir(self.tree.path("home"));
         }
         command.env("PATH", std::env::join_paths(path).unwrap());
@@ -851,11 +874,24 @@ impl Venv {
 }
 
 /// The pip that all environments share.
-static PIP: LazyLock<PathBuf> = LazyLock::new(|| {
-    let mut python = Command::new("python3");
-    let output = python.args(["-c", "import sys; print(sys.executable)"]).output().unwrap();
-    let python = PathBuf::from(String::from_utf8(output.stdout).unwrap().trim());
-    python.parent().unwrap().join("pip")
+#[derive(Debug)]
+struct SharedPip {
+    /// The directory of the program.
+    directory: PathBuf,
+    /// What `pip --python PYTHON` runs by that Python. Without `--python`, half of the start is saved.
+    runner: PathBuf,
+    /// Printed, it is part of what is installed with it.
+    #[expect(dead_code, reason = "it is printed")]
+    version: String,
+}
+
+static PIP: LazyLock<SharedPip> = LazyLock::new(|| {
+    let script = "import os, pip, sys; print(sys.executable, os.path.dirname(pip.__file__), sys.version, pip.__version__, sep='\\n')";
+    let said = run(Command::new("python3").args(["-c", script]));
+    let lines = Vec::from_iter(said.lines());
+    let directory = Path::new(lines[0]).parent().unwrap().to_owned();
+    let runner = Path::new(lines[1]).join("__pip-runner__.py");
+    SharedPip { directory, runner, version: lines[2..].join(" ") }
 });
 
 /// uv, from the PATH, or from a virtual environment of the tests' own.
@@ -879,6 +915,12 @@ static UV: LazyLock<Option<PathBuf>> = LazyLock::new(|| {
     Some(uv)
 });
 
+/// An environment in which pip has run with these arguments.
+fn installed_by_pip(arguments: &[&str]) -> Venv {
+    let arguments = Vec::from_iter(arguments.iter().map(|word| (*word).to_owned()));
+    Venv::installed(Pip, &[arguments])
+}
+
 fn check(rows: &[Row]) {
     let mut wrong = Vec::new();
     for row in rows {
@@ -899,10 +941,14 @@ fn check_row(row: &Row) -> Result<(), String> {
     let install = install.iter().chain(row.install);
     let install =
         Vec::from_iter(install.map(|word| word.replace("WHEELS", wheels.to_str().unwrap())));
-    let mut venv = Venv::installed(row.tool, &install);
+    let runs = row.breaks.iter().filter_map(|broken| match broken {
+        Run(arguments) => Some(Vec::from_iter(arguments.iter().map(|word| (*word).to_owned()))),
+        _ => None,
+    });
+    let mut venv = Venv::installed(row.tool, &Vec::from_iter([install].into_iter().chain(runs)));
     for broken in row.breaks {
         match broken {
-            Run(arguments) => venv.install(arguments),
+            Run(_) => {}
             Remove(file) => fs::remove_file(venv.site_packages().join(file)).unwrap(),
             Leave => venv.is_left = true,
             Trim(gpu) => {
@@ -1330,8 +1376,7 @@ fn what_a_machine_does_not_need_is_listed_and_removed() {
     if !require::tools(&["python3", "cc"]) {
         return;
     }
-    let venv = Venv::new(Pip);
-    venv.install(&["install", "-q", "torch[device-all]==2.10.0+rocm7.14.0"]);
+    let venv = installed_by_pip(&["install", "-q", "torch[device-all]==2.10.0+rocm7.14.0"]);
     let said = text_of(&venv.doctor(&["--unused", "--arch", "gfx1100"]));
     let unused = [
         "amd-torch-device-gfx1030",
@@ -1358,7 +1403,7 @@ fn a_note_of_another_version_is_not_repeated() {
     let mut install = vec!["install", "-q"];
     install.extend(BOTH);
     install.push("fat==1.0");
-    let venv = Venv::installed(Pip, &Vec::from_iter(install.into_iter().map(str::to_owned)));
+    let venv = installed_by_pip(&install);
     let secret = "[global]\nindex-url = https://user:secret@index.invalid/simple?token=secret\n";
     fs::write(venv.root().join("pip.conf"), secret).unwrap();
     let info = |name: &str| venv.site_packages().join(format!("{name}.dist-info"));
@@ -1433,8 +1478,7 @@ fn an_index_that_only_the_examined_environment_names_is_not_trusted() {
     if !require::tools(&["python3", "cc"]) {
         return;
     }
-    let venv = Venv::new(Pip);
-    venv.install(&["install", "-q", "torch==2.10.0+rocm7.14.0"]);
+    let venv = installed_by_pip(&["install", "-q", "torch==2.10.0+rocm7.14.0"]);
     let root = venv.root();
     let root = root.to_str().unwrap();
     let doctor = |arguments: &[&str]| {

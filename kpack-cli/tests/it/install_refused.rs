@@ -14,8 +14,8 @@ use kpack_core::{Severity, ids};
 use kpack_split::Error;
 use kpack_split::install::{InstallOptions, Only, install};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code};
-use kpack_tests::process::kill_at_any_moment;
 use kpack_tests::require;
+use kpack_tests::steps::{Steps, kill_at_steps};
 use kpack_tests::tree::Tree;
 use proptest::prelude::*;
 
@@ -384,16 +384,21 @@ fn packed_relocations_of_a_segment_past_the_end() {
     assert!(error.contains("[damaged-binary]"), "{error}");
 }
 
-/// Killed at any moment, the tree works: each binary is whole, and finds its device code.
+/// Killed at any step, the tree works: each binary is whole, and finds its device code. `faults::extra::split` kills it at
+/// each of them.
 #[test]
 fn a_run_that_is_killed() {
+    if !require::tracing() {
+        return;
+    }
     let original = Tree::new();
     library().build(&original.path("lib/libvec.so")).unwrap();
     let fat = original.path("lib/libvec.so");
     let whole = original.copy();
     install(&InstallOptions::new(whole.root(), "vec", ["lib/libvec.so"]), &()).unwrap();
     let tree = RefCell::new(original.copy());
-    kill_at_any_moment(
+    kill_at_steps(
+        Steps::Some,
         |_| {
             *tree.borrow_mut() = original.copy();
             let arguments = words("split --prefix . --module vec lib/libvec.so");

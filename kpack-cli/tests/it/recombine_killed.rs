@@ -1,4 +1,4 @@
-//! Given a recombination that is killed at any moment, then each artifact that has its name is complete, and
+//! Given a recombination that is killed at any step, then each artifact that has its name is complete, and
 //! the next run writes the rest.
 
 use std::collections::BTreeMap;
@@ -10,7 +10,9 @@ use crate::command::{command, words};
 use crate::install_refused::can_unshare;
 use crate::planned::CONFIGURATION;
 use crate::shards::{PREFIX, three_shards};
-use kpack_tests::process::{self, kill_at_any_moment};
+use kpack_tests::process;
+use kpack_tests::require;
+use kpack_tests::steps::{Steps, kill_at_steps};
 use kpack_tests::tree::Tree;
 
 fn recombine(tree: &Tree) -> Command {
@@ -50,15 +52,20 @@ fn artifacts(tree: &Tree) -> (Artifacts, Vec<String>) {
     (found, hidden)
 }
 
+/// `faults::extra::artifact_recombine` kills it at each step.
 #[test]
 fn what_is_there_is_whole_and_a_second_run_completes_it() {
+    if !require::tracing() {
+        return;
+    }
     let tree = three_shards();
     fs::write(tree.path("packaging.json"), CONFIGURATION).unwrap();
     process::run(&mut recombine(&tree));
     let (expected, hidden) = artifacts(&tree);
     assert_eq!((expected.len(), hidden.len()), (3, 0));
 
-    kill_at_any_moment(
+    kill_at_steps(
+        Steps::Some,
         |run| {
             // Every other run finds nothing there, the rest what was left by the one before.
             if run % 2 == 0 {

@@ -15,7 +15,7 @@ use kpack_format::archive::{Archive, Scheme};
 use kpack_format::names::KernelName;
 use kpack_split::install::{InstallOptions, Only, install};
 use kpack_split::join::{JoinOptions, join};
-use kpack_tests::fixture::{FatLibrary, Kind, Storage, Wheel};
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, Wheel, compile};
 use kpack_tests::process::run;
 use kpack_tests::require::tools;
 use kpack_tests::tree::{Tree, write};
@@ -57,11 +57,11 @@ impl Code<'_> {
         fs::write(tree.path("add.hip"), KERNEL).unwrap();
         let mut command = Command::new("clang-19");
         command.current_dir(tree.root());
-        command.args(["-x", "hip", "-nogpulib", "-nogpuinc", "-O1", "add.hip"]);
+        command.args(["-x", "hip", "-nogpulib", "-nogpuinc", "-O1"]);
         command.args(["--cuda-device-only", "--no-gpu-bundle-output"]);
         command.arg(format!("--offload-arch={target}"));
         command.arg(format!("-DSIZE={}", self.table));
-        run(command.args(self.flags).arg("-o").arg(&path));
+        compile(command.args(self.flags), &["add.hip"], "add.co");
         if self.debug > 0 {
             fs::write(tree.path("debug"), noise(self.debug)).unwrap();
             let mut command = Command::new("llvm-objcopy-19");

@@ -1,9 +1,11 @@
-//! Given somebody who may rename in the directory of the output, when they swap directories that a command made, at
-//! each of its steps, then nothing is written or removed elsewhere.
+//! Given somebody who may rename in the directory of the output, when they swap directories that a command made, at its
+//! steps, then nothing is written or removed elsewhere.
+//!
+//! Each command has two tests: one swaps directories after some of its steps, in another way after each. The one in
+//! `faults::extra` does so after each step in each way.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::iter::successors;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
@@ -12,12 +14,13 @@ use std::time::Duration;
 
 use kpack_tests::fixture::{Storage, bundle, code_with};
 use kpack_tests::require;
+use kpack_tests::steps::{self, Steps};
 use kpack_tests::tree::{Snapshot, Tree, write};
 use rustix::process::{Pid, Signal, kill_process};
 use walkdir::WalkDir;
 
 use crate::cargo_build::built;
-use crate::command::{kpack, words};
+use crate::command::{command, kpack, words};
 use crate::outputs::inputs;
 
 /// What changes directories. The command stops after the call.
@@ -171,29 +174,40 @@ pub(crate) fn can_stop() -> bool {
     can
 }
 
-/// Runs a command that makes directories, and swaps one of them after each of its calls; `is_deep` says whether all that
-/// it makes is out of reach by its path.
-fn check(line: &str, is_deep: bool) {
-    check_in(&with_inputs(), line, is_deep, &["-f"]);
+/// A command that makes directories.
+struct Case<'a> {
+    inputs: &'a Tree,
+    line: &'a str,
+    /// Whether all that it makes is out of reach by its path.
+    is_deep: bool,
+    /// The option by which strace watches its threads.
+    follow: &'a [&'a str],
 }
 
-/// As [`check`], with these `inputs`, in the threads that strace watches with the option `follow`.
-fn check_in(inputs: &Tree, line: &str, is_deep: bool, follow: &[&str]) {
+/// Swaps one of the directories that a command makes after its calls: after some in one way, or after all in each way.
+fn check(steps: Steps, line: &str, is_deep: bool) {
+    let inputs = &with_inputs();
+    check_case(steps, &Case { inputs, line, is_deep, follow: &["-f"] });
+}
+
+fn check_case(steps: Steps, case: &Case<'_>) {
+    let Case { inputs, line, is_deep, follow } = case;
     if !can_stop() {
         return;
     }
+    let copy = || {
+        let tree = inputs.copy();
+        fs::create_dir_all(tree.path("out")).unwrap();
+        tree
+    };
+    let ways = [(0, Swap::Link), (0, Swap::Directory), (1, Swap::Link), (2, Swap::Link)];
     let mut swaps = 0;
-    let swapped = [(0, Swap::Link), (0, Swap::Directory), (1, Swap::Link), (2, Swap::Link)];
-    for (call, (which, how)) in CALLS.iter().flat_map(|call| swapped.map(|swap| (call, swap))) {
-        // Each of the first calls, and fewer and fewer of the later ones, which repeat them for other files.
-        for number in successors(Some(1), |number| Some(number + 1 + number / 2)) {
-            let tree = inputs.copy();
-            fs::create_dir_all(tree.path("out")).unwrap();
-            let swap = || swap(&tree, which, is_deep, how);
-            let Some(swapped) = run(&tree, line, follow, (call, number), &swap) else {
-                break;
-            };
-            swaps += usize::from(swapped);
+    for (call, number, ways) in steps.with_ways(count(&copy(), line, &CALLS), &ways) {
+        for (which, how) in ways {
+            let tree = copy();
+            let swap = || swap(&tree, which, *is_deep, how);
+            let swapped = run(&tree, line, follow, (&call, number), &swap);
+            swaps += usize::from(swapped == Some(true));
             let what = format!("{line}: {which} {how:?} at {call} {number}");
             assert!(victims(&tree) == victims(inputs), "{what}");
         }
@@ -201,86 +215,109 @@ fn check_in(inputs: &Tree, line: &str, is_deep: bool, follow: &[&str]) {
     assert!(swaps > 0, "{line}");
 }
 
-#[test]
-fn extract() {
-    check("extract prefix/lib/.kpack/vec_lib_gfx942.kpack --output-dir out", true);
+/// How often the command makes each of some calls.
+pub(crate) fn count(tree: &Tree, line: &str, calls: &[&str]) -> BTreeMap<String, usize> {
+    let mut kpack = command(tree, &words(line));
+    steps::count(kpack.arg("--quiet").env("RAYON_NUM_THREADS", "1"), calls)
 }
 
-#[test]
-fn split() {
-    let line = "artifact split --artifact-dir artifact --artifact-prefix vec_lib --output-dir out --jobs 1";
-    check(line, true);
+macro_rules! tests {
+    ($($(#[$doc:meta])* $name:ident: $check:expr;)*) => {
+        $(
+            $(#[$doc])*
+            #[test]
+            fn $name() {
+                $check(Steps::Some);
+            }
+        )*
+        mod faults {
+            mod extra {
+                use super::super::*;
+                $(
+                    #[test]
+                    #[ignore = "needs minutes"]
+                    fn $name() {
+                        $check(Steps::All);
+                    }
+                )*
+            }
+        }
+    };
 }
 
-#[test]
-fn recombine() {
-    let line = "artifact recombine --input-shards-dir shards --config groups.json --output-dir out --jobs 1";
-    check(line, true);
-}
-
-#[test]
-fn pack() {
-    check("artifact pack shards/one --output-dir out --jobs 1", true);
-}
-
-#[test]
-fn unpack() {
-    check("artifact unpack store --output-dir out/new --jobs 1", true);
-}
-
-#[test]
-fn unpack_into_a_directory() {
-    check("artifact unpack store --flatten --output-dir out --jobs 1", true);
-}
-
-#[test]
-fn wheel_split() {
-    let wheel = "vec-1.0-cp311-cp311-manylinux_2_28_x86_64.whl";
-    check(&format!("wheel split {wheel} --output-dir out --jobs 1"), false);
+tests! {
+    extract: |steps| check(
+        steps,
+        "extract prefix/lib/.kpack/vec_lib_gfx942.kpack --output-dir out",
+        true,
+    );
+    split: |steps| check(
+        steps,
+        "artifact split --artifact-dir artifact --artifact-prefix vec_lib --output-dir out --jobs 1",
+        true,
+    );
+    recombine: |steps| check(
+        steps,
+        "artifact recombine --input-shards-dir shards --config groups.json --output-dir out --jobs 1",
+        true,
+    );
+    pack: |steps| check(steps, "artifact pack shards/one --output-dir out --jobs 1", true);
+    unpack: |steps| check(steps, "artifact unpack store --output-dir out/new --jobs 1", true);
+    unpack_into_a_directory: |steps| check(
+        steps,
+        "artifact unpack store --flatten --output-dir out --jobs 1",
+        true,
+    );
+    wheel_split: |steps| check(
+        steps,
+        "wheel split vec-1.0-cp311-cp311-manylinux_2_28_x86_64.whl --output-dir out --jobs 1",
+        false,
+    );
+    stage: |steps| check_stage(steps, "stage --output-dir out/dist --messages build.json");
+    stage_into_a_directory: |steps| check_stage(
+        steps,
+        "stage --output-dir out --messages build.json",
+    );
+    join: check_join;
+    launch: check_launch;
+    lists_of_a_trim: check_lists_of_a_trim;
 }
 
 /// In the main thread alone, which makes and publishes the release. A thread that ends while strace stops the others would
 /// make it wait for minutes, and `stage` starts threads all the time.
-#[test]
-fn stage() {
-    check_in(&with_inputs(), "stage --output-dir out/dist --messages build.json", false, &[]);
-}
-
-/// As [`stage`].
-#[test]
-fn stage_into_a_directory() {
-    check_in(&with_inputs(), "stage --output-dir out --messages build.json", false, &[]);
+fn check_stage(steps: Steps, line: &str) {
+    let inputs = &with_inputs();
+    check_case(steps, &Case { inputs, line, is_deep: false, follow: &[] });
 }
 
 /// It makes no directories, so that somebody swaps those of the prefix.
-#[test]
-fn join() {
-    let tree = with_inputs();
-    fs::remove_dir(tree.path("out")).unwrap();
-    fs::rename(tree.path("prefix"), tree.path("out")).unwrap();
-    check_in(&tree, "join --prefix out --arch gfx942 --jobs 1", false, &["-f"]);
+fn check_join(steps: Steps) {
+    let inputs = &with_inputs();
+    fs::remove_dir(inputs.path("out")).unwrap();
+    fs::rename(inputs.path("prefix"), inputs.path("out")).unwrap();
+    let line = "join --prefix out --arch gfx942 --jobs 1";
+    check_case(steps, &Case { inputs, line, is_deep: false, follow: &["-f"] });
 }
 
 /// The compiler is another process, which strace does not watch.
-#[test]
-fn launch() {
-    let tree = with_inputs();
-    let compiler = tree.path("compiler");
+fn check_launch(steps: Steps) {
+    let inputs = &with_inputs();
+    let compiler = inputs.path("compiler");
     fs::write(&compiler, "#!/bin/sh\ncp vec.o out/vec.o\n").unwrap();
     fs::set_permissions(&compiler, fs::Permissions::from_mode(0o755)).unwrap();
     let line = "launch --module vec -- ./compiler -c vec.hip -o out/vec.o";
-    check_in(&tree, line, false, &[]);
+    let case = Case { inputs, line, is_deep: false, follow: &[] };
+    check_case(steps, &case);
     // Where an earlier run left archives, of which one is stale.
-    let said = kpack(&tree, &words(line));
+    let said = kpack(inputs, &words(line));
     assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
-    fs::write(tree.path("out/vec.o.kpack/.kpack/vec_lib_gfx1100.kpack"), "stale").unwrap();
-    check_in(&tree, line, false, &[]);
+    fs::write(inputs.path("out/vec.o.kpack/.kpack/vec_lib_gfx1100.kpack"), "stale").unwrap();
+    check_case(steps, &case);
 }
 
 /// The lists that a trim corrects are above what is given.
-#[test]
-fn lists_of_a_trim() {
-    if !require::tool("strace") {
+fn check_lists_of_a_trim(steps: Steps) {
+    if !can_stop() {
         return;
     }
     const PACKAGES: &str = "venv/lib/python3.12/site-packages";
@@ -294,24 +331,23 @@ fn lists_of_a_trim() {
     }
     let line = format!("trim --arch gfx1100 {PACKAGES}/vec");
     let (mut swaps, mut corrected) = (0, 0);
-    for call in ["openat", "renameat"] {
-        for number in successors(Some(1), |number| Some(number + 1 + number / 8)) {
-            let tree = inputs.copy();
-            let info = tree.path(&format!("{PACKAGES}/vec-1.dist-info"));
-            let swap = || {
-                fs::rename(&info, tree.path("taken")).unwrap();
-                symlink(tree.path("victim"), &info).unwrap();
-                true
-            };
-            let Some(swapped) = run(&tree, &line, &["-f"], (call, number), &swap) else {
-                break;
-            };
-            swaps += usize::from(swapped);
-            corrected +=
-                usize::from(fs::read_to_string(tree.path("taken/RECORD")).unwrap() != rows);
-            let files = Vec::from_iter(victims(&tree));
-            assert!(files == Vec::from_iter(victims(&inputs)), "{call} {number}");
+    for (call, number, _) in
+        steps.with_ways(count(&inputs.copy(), &line, &["openat", "renameat"]), &[()])
+    {
+        let tree = inputs.copy();
+        let info = tree.path(&format!("{PACKAGES}/vec-1.dist-info"));
+        let swap = || {
+            fs::rename(&info, tree.path("taken")).unwrap();
+            symlink(tree.path("victim"), &info).unwrap();
+            true
+        };
+        if run(&tree, &line, &["-f"], (&call, number), &swap).is_none() {
+            continue;
         }
+        swaps += 1;
+        corrected += usize::from(fs::read_to_string(tree.path("taken/RECORD")).unwrap() != rows);
+        let files = Vec::from_iter(victims(&tree));
+        assert!(files == Vec::from_iter(victims(&inputs)), "{call} {number}");
     }
     // Some swaps came before kpack opened the directory, and some afterwards.
     assert!(corrected > 0 && swaps > corrected, "{corrected} of {swaps}");

@@ -21,9 +21,10 @@ use kpack_tests::fixture::{
     FatLibrary, Kind, Storage, TargetCode, WINDOWS_LINKERS, Wheel, WindowsBuild, bundle, code_with,
 };
 use kpack_tests::package_root::PackageRoot;
-use kpack_tests::process::{self, kill_at_any_moment};
+use kpack_tests::process;
 use kpack_tests::require;
 use kpack_tests::sha256;
+use kpack_tests::steps::{Steps, kill_at_steps};
 use kpack_tests::tree::{Tree, copy_file};
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 
@@ -297,6 +298,25 @@ fn in_a_root_absolute_links_lead_into_it_and_nothing_outside_changes() {
 
 #[test]
 fn a_killed_run_leaves_each_file_old_or_new_and_the_next_one_finishes() {
+    killed(Steps::Some);
+}
+
+mod faults {
+    mod extra {
+        use super::super::{Steps, killed};
+
+        #[test]
+        #[ignore = "needs half a minute"]
+        fn a_run_that_is_killed_at_each_step_leaves_each_file_old_or_new() {
+            killed(Steps::All);
+        }
+    }
+}
+
+fn killed(steps: Steps) {
+    if !require::tracing() {
+        return;
+    }
     let tree = prefix();
     let fat = tree.path("fat");
     let site = "prefix/lib/python3.12/site-packages";
@@ -328,7 +348,8 @@ fn a_killed_run_leaves_each_file_old_or_new_and_the_next_one_finishes() {
     let note = || fs::read_to_string(tree.path("prefix/.kpack-trimmed")).unwrap_or_default();
     assert!(!note().contains("unfinished"), "{}", note());
     listed.set(new.len() as u64);
-    kill_at_any_moment(
+    kill_at_steps(
+        steps,
         |_| {
             reset();
             command(&tree, &words("trim --arch gfx1100 prefix"))

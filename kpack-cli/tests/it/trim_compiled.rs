@@ -11,7 +11,7 @@ use crate::install_refused::can_unshare;
 use crate::kernel_files::gzip;
 use kpack_split::elf::DeviceCode;
 use kpack_split::input::LinkedBinary;
-use kpack_tests::fixture::{FatLibrary, Storage, bundle, code_with};
+use kpack_tests::fixture::{FatLibrary, Storage, bundle, code_with, compile};
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
 
@@ -40,7 +40,7 @@ fn compiled(tree: &Tree, sources: &[&[&str]], flags: &[&str], alignment: Option<
         clang.current_dir(tree.root()).args(["-x", "hip", "-nogpuinc", "-nogpulib", "-I"]);
         clang.arg(concat!(env!("CARGO_MANIFEST_DIR"), "/../tests/e2e/hip"));
         clang.args(targets.iter().map(|target| format!("--offload-arch={target}")));
-        run(clang.args(flags).args(["-O1", "-fPIC", "-c", &source, "-o", &object]));
+        compile(clang.args(flags).args(["-O1", "-fPIC", "-c"]), &[&source], &object);
         if let Some(alignment) = alignment {
             let mut objcopy = Command::new("llvm-objcopy-19");
             objcopy.arg(format!("--set-section-alignment=.hip_fatbin={alignment}"));

@@ -2,7 +2,6 @@
 //! nothing elsewhere changes, nothing is lost, and what can be done is done.
 
 use std::fs;
-use std::iter::successors;
 use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
@@ -10,13 +9,14 @@ use std::time::{Duration, Instant};
 
 use crate::command::{command, kpack, words};
 use crate::fat::targets_of;
-use crate::swapped::{can_stop, run};
+use crate::swapped::{can_stop, count, run};
 use kpack_split::install::{InstallOptions, install};
 use kpack_tests::fixture::{FatLibrary, Storage, code_with};
 use kpack_tests::process;
+use kpack_tests::steps::Steps;
 use kpack_tests::tree::{Snapshot, Tree, copy_file};
 
-/// Calls after which a directory is swapped: each of the first ones, and fewer and fewer of the later ones.
+/// Calls after which a directory is swapped.
 const CALLS: [&str; 4] = ["openat", "renameat", "unlinkat", "linkat"];
 
 const LIBRARY: &str = "lib/libvec.so";
@@ -57,15 +57,20 @@ fn below(tree: &Tree, directory: &str) -> Snapshot {
     inside.collect()
 }
 
-/// Swaps a directory after calls of each kind for a link to the victim's, or for the victim's itself.
-fn swap_at_any_moment(line: &str, directories: &[&str]) {
+/// Swaps a directory after calls of each kind for a link to the victim's: after some one directory, or after all each.
+fn swap(steps: Steps, line: &str, directories: &[&str]) {
     if !can_stop() {
         return;
     }
     let inputs = tree();
     let mut swaps = 0;
-    for (directory, call) in directories.iter().flat_map(|d| CALLS.map(|call| (d, call))) {
-        for number in successors(Some(1), |number| Some(number + 1 + number / 2)) {
+    let counted = {
+        let tree = inputs.copy();
+        with_hard_links(&tree);
+        count(&tree, line, &CALLS)
+    };
+    for (call, number, directories) in steps.with_ways(counted, directories) {
+        for directory in directories {
             let tree = inputs.copy();
             process::copy(tree.path("out"), tree.path("victim"));
             with_hard_links(&tree);
@@ -76,29 +81,52 @@ fn swap_at_any_moment(line: &str, directories: &[&str]) {
                 symlink(to, tree.path(directory)).unwrap();
                 true
             };
-            let Some(swapped) = run(&tree, line, &["-f"], (call, number), &swap) else {
-                break;
-            };
-            swaps += usize::from(swapped);
+            let swapped = run(&tree, line, &["-f"], (&call, number), &swap);
+            swaps += usize::from(swapped == Some(true));
             let is_same = below(&tree, "victim") == victim;
             // What was given may be swapped before the run finds it.
-            let is_other = *directory == "out" && below(&tree, "taken") == given;
+            let is_other = directory == "out" && below(&tree, "taken") == given;
             assert!(is_same || is_other, "{directory} at {call} {number}");
         }
     }
     assert!(swaps > 0);
 }
 
-#[test]
-fn directories_that_are_swapped_lead_nowhere_else() {
+fn swap_directories(steps: Steps) {
     let database = &format!("out/{DATABASE}");
     let directories = ["out", "out/lib", database, "out/lib/.kpack", "out/lib/rocblas"];
-    swap_at_any_moment("trim --arch gfx1100 out", &directories);
+    swap(steps, "trim --arch gfx1100 out", &directories);
+}
+
+fn swap_directories_of_a_root(steps: Steps) {
+    swap(steps, "trim --arch gfx1100 --root out /", &["out", "out/lib", "out/lib/rocblas"]);
+}
+
+#[test]
+fn directories_that_are_swapped_lead_nowhere_else() {
+    swap_directories(Steps::Some);
 }
 
 #[test]
 fn in_a_root_directories_that_are_swapped_lead_nowhere_else() {
-    swap_at_any_moment("trim --arch gfx1100 --root out /", &["out", "out/lib", "out/lib/rocblas"]);
+    swap_directories_of_a_root(Steps::Some);
+}
+
+/// Each directory, after each call.
+mod extra {
+    use super::*;
+
+    #[test]
+    #[ignore = "needs minutes"]
+    fn directories_that_are_swapped_lead_nowhere_else() {
+        swap_directories(Steps::All);
+    }
+
+    #[test]
+    #[ignore = "needs minutes"]
+    fn in_a_root_directories_that_are_swapped_lead_nowhere_else() {
+        swap_directories_of_a_root(Steps::All);
+    }
 }
 
 const FILES: usize = 60;

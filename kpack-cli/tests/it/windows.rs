@@ -23,7 +23,7 @@ use crate::wheels::{self, FAT, members};
 pub(crate) fn exe(tree: &Tree, arguments: &[&str]) -> Command {
     static EXE: LazyLock<PathBuf> =
         LazyLock::new(|| windows::build(&["build", "-p", "kpack-cli"]).join("kpack.exe"));
-    let mut command = windows::wine(&EXE, Path::new(env!("CARGO_TARGET_TMPDIR")));
+    let mut command = windows::wine(&EXE);
     command.current_dir(tree.root()).args(arguments);
     command
 }
@@ -689,8 +689,7 @@ fn the_display_adapters_are_the_gpus() {
     let tree = Tree::new();
     dll(&tree, "in/here/vec.dll", "add");
     let reg = |verb: &str, device: &str, more: &[&str]| {
-        let scratch = Path::new(env!("CARGO_TARGET_TMPDIR"));
-        let mut reg = windows::wine(Path::new("reg"), scratch);
+        let mut reg = windows::wine(Path::new("reg"));
         let id = format!(r"PCI\VEN_1002&DEV_{device}&SUBSYS_00000000&REV_C8");
         let key = format!(r"HKLM\SYSTEM\CurrentControlSet\Enum\{id}");
         // The adapter is in the slot of its ID, under which is what Windows knows about it.

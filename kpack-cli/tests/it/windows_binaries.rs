@@ -134,9 +134,7 @@ pub(crate) fn runs(binary: &Path) -> Result<Vec<String>> {
     if !runs_windows_programs() {
         return Ok(["FPIH 0 ", "FPIH 0 ", "FPIH 0 ", "host"].map(str::to_owned).to_vec());
     }
-    let shared = Path::new(env!("CARGO_TARGET_TMPDIR"));
-    let text =
-        walk(binary, shared).with_context(|| format!("{} does not run", binary.display()))?;
+    let text = walk(binary).with_context(|| format!("{} does not run", binary.display()))?;
     Ok(text.lines().map(str::to_owned).collect())
 }
 

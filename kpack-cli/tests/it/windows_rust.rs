@@ -108,7 +108,7 @@ fn runs(program: &Path, runtime: &Path) -> Vec<String> {
         let to = program.with_file_name(file.file_name());
         fs::copy(file.path(), to).unwrap();
     }
-    let mut wine = windows::wine(program, Path::new(env!("CARGO_TARGET_TMPDIR")));
+    let mut wine = windows::wine(program);
     let printed = run(wine.env("STUB_HIP_AGENT", "gfx942"));
     printed.lines().map(|line| line.trim().to_owned()).collect()
 }

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use kpack_core::archives::debug_sections::{Stripped, build_id};
 use kpack_format::code_object::CodeObjectError;
-use kpack_tests::fixture::code_object;
+use kpack_tests::fixture::{self, code_object};
 use kpack_tests::require::tool;
 use object::read::elf::{ElfFile64, FileHeader, SectionHeader};
 use object::{LittleEndian as LE, Object, ObjectSection, elf};
@@ -23,13 +23,13 @@ const KERNEL: &str = "
 /// A code object that clang-19 made with these flags.
 fn compiled(flags: &[&str]) -> (tempfile::TempDir, PathBuf) {
     let directory = tempfile::tempdir().unwrap();
-    let (source, output) = (directory.path().join("add.hip"), directory.path().join("add.co"));
-    std::fs::write(&source, KERNEL).unwrap();
-    let mut command = Command::new("clang-19");
-    command.args(["-x", "hip", "-nogpulib", "-nogpuinc", "-O1"]);
-    command.args(["--offload-arch=gfx1100", "--cuda-device-only"]);
-    command.arg("--no-gpu-bundle-output").args(flags);
-    run(command.arg(&source).arg("-o").arg(&output));
+    std::fs::write(directory.path().join("add.hip"), KERNEL).unwrap();
+    let mut clang = Command::new("clang-19");
+    clang.args(["-x", "hip", "-nogpulib", "-nogpuinc", "-O1"]);
+    clang.args(["--offload-arch=gfx1100", "--cuda-device-only"]);
+    clang.arg("--no-gpu-bundle-output").args(flags).current_dir(&directory);
+    fixture::compile(&mut clang, &["add.hip"], "add.co");
+    let output = directory.path().join("add.co");
     (directory, output)
 }
 

@@ -5,19 +5,18 @@ use std::io::Cursor;
 use std::process::Command;
 
 use kpack_format::code_object::{CodeObject, kernel_names, metadata_end};
+use kpack_tests::fixture;
 use kpack_tests::require::tool;
 
 /// Compiles nothing for a processor and its features.
 fn compile(processor: &str) -> Vec<u8> {
     let directory = tempfile::tempdir().unwrap();
-    let (source, output) = (directory.path().join("empty.c"), directory.path().join("empty.o"));
-    std::fs::write(&source, "").unwrap();
-    let mut command = Command::new("clang-19");
-    command.args(["--target=amdgcn-amd-amdhsa", "-nogpulib", "-c"]);
-    command.arg(format!("-mcpu={processor}"));
-    let status = command.arg(&source).arg("-o").arg(&output).status().unwrap();
-    assert!(status.success(), "{command:?}");
-    std::fs::read(output).unwrap()
+    std::fs::write(directory.path().join("empty.c"), "").unwrap();
+    let mut clang = Command::new("clang-19");
+    clang.args(["--target=amdgcn-amd-amdhsa", "-nogpulib", "-c"]);
+    clang.arg(format!("-mcpu={processor}")).current_dir(&directory);
+    fixture::compile(&mut clang, &["empty.c"], "empty.o");
+    std::fs::read(directory.path().join("empty.o")).unwrap()
 }
 
 fn read(bytes: &[u8]) -> CodeObject {

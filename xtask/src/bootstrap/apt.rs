@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail, ensure};
-use kpack_tests::require::{find_program, is_root};
+use kpack_tools::programs::{find_program, is_root};
 use xshell::cmd;
 
 use crate::{log, process, repository};

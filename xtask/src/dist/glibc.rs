@@ -8,7 +8,7 @@ use anyhow::{Context, Error, Result, ensure};
 use xshell::cmd;
 
 use crate::{log, process, repository};
-use kpack_tests::python;
+use kpack_tools::python;
 
 /// What builds for an older glibc: Zig has the symbols of each version. These two are known to work together.
 const ZIG: &str = "ziglang==0.17.1";
@@ -157,7 +157,7 @@ mod tests {
 
     #[test]
     fn a_binary_says_what_it_needs() {
-        let directory = tempfile::tempdir().unwrap();
+        let directory = process::shell().create_temp_dir().unwrap();
         let (source, library) = (directory.path().join("a.c"), directory.path().join("liba.so"));
         // 2.17 is the oldest version that has this function.
         fs::write(

@@ -6,9 +6,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, ensure};
-use cargo_metadata::{
-    CargoOpt, DependencyKind, Metadata, MetadataCommand, Package, PackageId, TargetKind,
-};
+use serde_json::Value;
 
 use super::files::{copy_file, write_file};
 use crate::{process, repository};
@@ -93,28 +91,19 @@ fn add(text: &mut String, heading: &str, licence: &str) -> Result<()> {
 fn third_party(of_crates: &[&str]) -> Result<BTreeMap<String, BTreeSet<String>>> {
     let version = process::run!("rustc -vV")?;
     let host = version.lines().find_map(|line| line.strip_prefix("host: "));
-    let metadata = MetadataCommand::new()
-        .current_dir(repository::root())
-        .features(CargoOpt::SomeFeatures(Vec::new()))
-        .other_options(vec![
-            "--locked".to_owned(),
-            "--filter-platform".to_owned(),
-            host.context("rustc names its host")?.to_owned(),
-        ])
-        .exec()?;
+    let host = host.context("rustc names its host")?;
+    let metadata = repository::metadata(&["--filter-platform", host])?;
     let mut licences: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for package in linked(&metadata, of_crates)? {
-        let files = licence_files(package)?;
+        let name = format!("{} {}", text(&package["name"])?, text(&package["version"])?);
+        let files = licence_files(Path::new(text(&package["manifest_path"])?))?;
         ensure!(
             !files.is_empty(),
-            "{} {} comes without the text of its licence ({})",
-            package.name,
-            package.version,
-            package.license.as_deref().unwrap_or("unknown")
+            "{name} comes without the text of its licence ({})",
+            package["license"].as_str().unwrap_or("unknown")
         );
         for file in files {
-            let name = file.file_name().unwrap_or_default().to_string_lossy();
-            let source = format!("{} {}: {name}", package.name, package.version);
+            let source = format!("{name}: {}", repository::file_name(&file));
             let text = fs::read_to_string(&file).with_context(|| file.display().to_string())?;
             licences.entry(text).or_default().insert(source);
         }
@@ -122,52 +111,58 @@ fn third_party(of_crates: &[&str]) -> Result<BTreeMap<String, BTreeSet<String>>>
     Ok(licences)
 }
 
+fn text(value: &Value) -> Result<&str> {
+    value.as_str().context("cargo metadata prints another format")
+}
+
+fn list(value: &Value) -> Result<&[Value]> {
+    let list = value.as_array().context("cargo metadata prints another format")?;
+    Ok(list)
+}
+
+/// The values of a list by what identifies their package.
+fn by_id(values: &Value) -> Result<BTreeMap<&str, &Value>> {
+    list(values)?.iter().map(|value| Ok((text(&value["id"])?, value))).collect()
+}
+
 /// The crates of others that crates of the workspace are linked with.
-fn linked<'a>(metadata: &'a Metadata, of_crates: &[&str]) -> Result<Vec<&'a Package>> {
-    let resolve = metadata.resolve.as_ref().context("cargo resolves")?;
-    let packages: BTreeMap<&PackageId, &Package> =
-        metadata.packages.iter().map(|p| (&p.id, p)).collect();
-    let nodes: BTreeMap<_, _> = resolve.nodes.iter().map(|node| (&node.id, node)).collect();
-    let own = metadata.workspace_packages();
+fn linked<'a>(metadata: &'a Value, of_crates: &[&str]) -> Result<Vec<&'a Value>> {
+    let packages = by_id(&metadata["packages"])?;
+    let nodes = by_id(&metadata["resolve"]["nodes"])?;
     let mut open = Vec::new();
     for of_crate in of_crates {
-        let first = own.iter().find(|package| *package.name == *of_crate);
-        let first = first.with_context(|| format!("there is no crate {of_crate}"))?;
-        open.push(&first.id);
+        let mut own = packages.iter().filter(|(_, package)| package["source"].is_null());
+        let first = own.find(|(_, package)| package["name"] == *of_crate);
+        open.push(*first.with_context(|| format!("there is no crate {of_crate}"))?.0);
     }
     let mut seen = BTreeSet::new();
     let mut linked = Vec::new();
     while let Some(id) = open.pop() {
         let package = packages[id];
-        let runs_in_compiler =
-            |target: &cargo_metadata::Target| target.kind.contains(&TargetKind::ProcMacro);
-        if !seen.insert(id) || package.targets.iter().any(runs_in_compiler) {
+        let runs_in_compiler = |target: &Value| target["kind"][0] == "proc-macro";
+        if !seen.insert(id) || list(&package["targets"])?.iter().any(runs_in_compiler) {
             continue;
         }
-        if package.source.is_some() {
+        if !package["source"].is_null() {
             linked.push(package);
         }
-        let normal = nodes[id].deps.iter().filter(|dependency| {
-            let mut kinds = dependency.dep_kinds.iter();
-            kinds.any(|kind| kind.kind == DependencyKind::Normal)
-        });
-        open.extend(normal.map(|dependency| &dependency.pkg));
+        for dependency in list(&nodes[id]["deps"])? {
+            // Those for tests and build scripts say so.
+            if list(&dependency["dep_kinds"])?.iter().any(|kind| kind["kind"].is_null()) {
+                open.push(text(&dependency["pkg"])?);
+            }
+        }
     }
     Ok(linked)
 }
 
-fn licence_files(package: &Package) -> Result<Vec<PathBuf>> {
-    let directory = package.manifest_path.parent();
-    let directory = directory.context("a manifest is in a directory")?;
-    let mut files = Vec::new();
-    for entry in fs::read_dir(directory).with_context(|| directory.to_string())? {
-        let entry = entry?;
-        let name = entry.file_name().to_string_lossy().to_lowercase();
-        if entry.file_type()?.is_file() && LICENCE_FILES.iter().any(|l| name.starts_with(l)) {
-            files.push(entry.path());
-        }
-    }
-    Ok(files)
+fn licence_files(manifest: &Path) -> Result<Vec<PathBuf>> {
+    let directory = manifest.parent().context("a manifest is in a directory")?;
+    let files = repository::files(directory)?.into_iter();
+    Ok(Vec::from_iter(files.filter(|file| {
+        let name = repository::file_name(file).to_lowercase();
+        file.is_file() && LICENCE_FILES.iter().any(|licence| name.starts_with(licence))
+    })))
 }
 
 #[cfg(test)]

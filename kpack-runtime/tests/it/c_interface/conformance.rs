@@ -11,7 +11,7 @@ fn the_loader_answers_what_the_vectors_say() {
     let loader = prefix().join("lib/librocm_kpack.so.0");
     // Six are about binaries for x86-64.
     let least = if cfg!(target_arch = "x86_64") { 38 } else { 32 };
-    assert!(check(&loader, KPACK, None).unwrap() >= least);
+    assert!(check(&loader, KPACK).unwrap() >= least);
 }
 
 /// `CONFORMANCE_UPDATE=1` writes them.

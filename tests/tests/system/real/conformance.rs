@@ -19,7 +19,7 @@ fn rocms_loader_answers_what_the_vectors_say() -> Result<()> {
         .into_iter()
         .find(|path| path.file_name().and_then(|name| name.to_str()).is_some_and(is_loader));
     let loader = loader.context("no librocm_kpack")?;
-    let count = check(&loader, ROCM_7_14, None)?;
+    let count = check(&loader, ROCM_7_14)?;
     checked(&format!("{count} vectors, {}", ROCM_7_14));
     Ok(())
 }

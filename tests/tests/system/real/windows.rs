@@ -29,13 +29,12 @@ const TARGETS: [(&str, &str); 3] = [
 struct Loader {
     path: PathBuf,
     program: PathBuf,
-    scratch: PathBuf,
 }
 
 impl Loader {
     /// The lines that the program prints.
     fn says(&self, arguments: &[String]) -> Result<Vec<String>> {
-        let mut wine = windows::wine(&self.program, &self.scratch);
+        let mut wine = windows::wine(&self.program);
         wine.arg(windows::path(&self.path)).args(arguments);
         let output = wine.output().context("wine")?;
         let text = String::from_utf8(output.stdout)?;
@@ -77,7 +76,6 @@ fn both_loaders_for_windows_load_the_same_code() -> Result<()> {
     let [theirs, ours] = [theirs, ours].map(|directory| Loader {
         path: directory.join("rocm_kpack.dll"),
         program: program.clone(),
-        scratch: work.clone(),
     });
 
     let library = work.join("prefix/bin/vec.dll");
@@ -116,7 +114,7 @@ fn both_loaders_for_windows_load_the_same_code() -> Result<()> {
         loads == [expected, without_features],
         "from an archive with a colon in its name, the loaders load {loads:#?}"
     );
-    let vectors = check(&theirs.path, ROCM_7_14, Some(&work))?;
+    let vectors = check(&theirs.path, ROCM_7_14)?;
     let version = run!("wine --version")?;
     checked(&format!("{vectors} vectors, {} for Windows", ROCM_7_14));
     checked(&format!(
@@ -216,7 +214,7 @@ fn registered(dll: &Path, program: &Path, work: &Path) -> Result<BTreeMap<String
     let directory = work.join("registered");
     let _ = fs::remove_dir_all(&directory);
     fs::create_dir(&directory)?;
-    let mut wine = windows::wine(program, work);
+    let mut wine = windows::wine(program);
     let output = wine.arg(windows::path(dll)).current_dir(&directory).output()?;
     ensure!(
         output.status.success(),

@@ -1,19 +1,14 @@
-//! The manual pages and the completions of the helper, from its own description of its arguments.
+//! The manual pages, from the description of the arguments.
 
+use std::collections::BTreeMap;
 use std::fs;
-use std::io::Write as _;
-use std::path::Path;
+use std::io;
+use std::path::{Path, PathBuf};
 
-use anyhow::{Context, Result};
 use clap::Command;
-use clap_complete::Shell;
 use clap_mangen::Man;
 use clap_mangen::roff::{Roff, bold, roman};
-use flate2::{Compression, GzBuilder};
-use kpack_cli::cli;
-
-use super::files::{link_file, write_file};
-use crate::repository;
+use kpack_core::{Error, shown};
 
 /// Variables that every command obeys, and those of some.
 const ENVIRONMENT: [(&str, &[&str], &str); 5] = [
@@ -40,31 +35,48 @@ const ENVIRONMENT: [(&str, &[&str], &str); 5] = [
     ),
 ];
 
-/// The pages of a command and of the commands in it, by name. An alias has a page that includes the command's.
-fn pages(command: &Command) -> Result<Vec<(String, Vec<u8>)>> {
-    let name = |command: &Command| command.get_display_name().unwrap_or("kpack").to_owned();
-    let mut pages = Vec::new();
-    let parts = command.get_subcommands();
-    let parts: Vec<&Command> = parts.filter(|part| !part.is_hide_set()).collect();
-    for part in &parts {
-        pages.extend(pages_of(part, &name(command))?);
-        for alias in part.get_visible_aliases() {
-            let include = format!(".so man1/{}.1\n", name(part));
-            pages.push((format!("{}-{alias}", name(command)), include.into_bytes()));
-        }
+/// The text of each page, by the name of its file.
+type Pages = BTreeMap<String, String>;
+
+/// The pages of a command, of the commands in it, and of scripts.
+///
+/// # Errors
+/// A script cannot be read, or does not describe itself.
+pub(super) fn pages(command: Command, scripts: &[PathBuf]) -> Result<Pages, Error> {
+    let mut command = command.disable_help_subcommand(true);
+    command.build();
+    let mut pages = Pages::new();
+    add_with_parts(&command, &mut pages).expect("writing to memory does not fail");
+    for script in scripts {
+        let (name, page) = page_of_script(script)?;
+        pages.insert(file(&name), page);
     }
-    let others = parts.iter().map(|part| name(part)).collect();
-    pages.push((name(command), page(command, others)?));
     Ok(pages)
 }
 
-/// The pages of a command that is part of another.
-fn pages_of(command: &Command, parent: &str) -> Result<Vec<(String, Vec<u8>)>> {
-    if command.has_subcommands() {
-        return pages(command);
+fn file(name: &str) -> String {
+    format!("{name}.1")
+}
+
+/// Adds the pages of a command and of the commands in it. An alias has a page that includes the command's.
+fn add_with_parts(command: &Command, pages: &mut Pages) -> io::Result<()> {
+    let name = |command: &Command| command.get_display_name().unwrap_or("kpack").to_owned();
+    let parts = command.get_subcommands();
+    let parts: Vec<&Command> = parts.filter(|part| !part.is_hide_set()).collect();
+    for part in &parts {
+        if part.has_subcommands() {
+            add_with_parts(part, pages)?;
+        } else {
+            pages.insert(file(&name(part)), page(part, vec![name(command)])?);
+        }
+        for alias in part.get_visible_aliases() {
+            let include = format!(".so man1/{}.1\n", name(part));
+            pages.insert(file(&format!("{}-{alias}", name(command))), include);
+        }
     }
-    let name = command.get_display_name().unwrap_or_default();
-    Ok(vec![(name.to_owned(), page(command, vec![parent.to_owned()])?)])
+    let others = parts.iter().map(|part| name(part)).collect();
+    pages.insert(file(&name(command)), page(command, others)?);
+    Ok(())
 }
 
 /// The first line of a page, without a date. `Man` would leave out the quotes, and with them the argument.
@@ -74,7 +86,7 @@ fn title(name: &str) -> Vec<u8> {
 }
 
 /// A page, which refers to these others.
-fn page(command: &Command, others: Vec<String>) -> Result<Vec<u8>> {
+fn page(command: &Command, others: Vec<String>) -> io::Result<String> {
     let name = command.get_display_name().unwrap_or("kpack").to_owned();
     let after = command.get_after_help().map(ToString::to_string);
     let man = Man::new(command.clone().after_help(""));
@@ -109,7 +121,11 @@ fn page(command: &Command, others: Vec<String>) -> Result<Vec<u8>> {
     more.control("PP", []);
     more.text([roman("The handbook is in /usr/share/doc/kpack.")]);
     more.to_writer(&mut page)?;
-    Ok(page)
+    Ok(text(page))
+}
+
+fn text(page: Vec<u8>) -> String {
+    String::from_utf8(page).expect("what is made of text is text")
 }
 
 /// The usage as `--help` has it, with the names of arguments, which `Man` leaves out.
@@ -128,23 +144,26 @@ fn synopsis(command: &Command) -> Roff {
 }
 
 /// The page of a script, whose first here-document describes it.
-fn page_of_script(script: &Path) -> Result<(String, Vec<u8>)> {
-    let source = fs::read_to_string(script).with_context(|| script.display().to_string())?;
-    let name = script.file_name().context("a script has a name")?;
-    let name = name.to_string_lossy().into_owned();
-    let help = source.split_once("<<'EOF'\n").map(|(_, help)| help);
-    let help = help.and_then(|help| help.split_once("\nEOF\n"));
-    let (help, _) = help.with_context(|| format!("{name} has no description"))?;
-    let (summary, help) = help.split_once("\n\n").context("it has two paragraphs")?;
-    let mut page = title(&name);
+fn page_of_script(script: &Path) -> Result<(String, String), Error> {
+    let source = fs::read_to_string(script).map_err(|e| Error::io(script, "read", e))?;
+    let name = script.file_name().unwrap_or_default().to_string_lossy().into_owned();
+    let help = source.split_once("<<'EOF'\n").and_then(|(_, help)| help.split_once("\nEOF\n"));
+    let help = help.and_then(|(help, _)| help.split_once("\n\n"));
+    let (summary, help) = help.ok_or_else(|| {
+        Error::usage(format!(
+            "{}: no description (expected a here-document that ends with EOF, with a summary in its first paragraph)",
+            shown(script)
+        ))
+    })?;
     let mut more = Roff::new();
     more.control("SH", ["NAME"]);
     more.text([roman(format!("{name} - {summary}"))]);
     verbatim(&mut more, "DESCRIPTION", help);
     more.control("SH", ["SEE ALSO"]);
     more.text([roman("kpack-targets(1)")]);
-    more.to_writer(&mut page)?;
-    Ok((name, page))
+    let mut page = title(&name);
+    more.to_writer(&mut page).expect("writing to memory does not fail");
+    Ok((name, text(page)))
 }
 
 /// A section whose lines stay as they are.
@@ -168,35 +187,4 @@ fn exit_status(page: &mut Roff, text: &str) {
             _ => _ = page.text([roman(line.trim_start())]),
         }
     }
-}
-
-/// The shells, and where each looks for completions of installed programs.
-const COMPLETIONS: [(Shell, &str); 3] = [
-    (Shell::Bash, "share/bash-completion/completions/kpack"),
-    (Shell::Zsh, "share/zsh/vendor-completions/_kpack"),
-    (Shell::Fish, "share/fish/vendor_completions.d/kpack.fish"),
-];
-
-/// Installs them into `prefix`.
-///
-/// # Errors
-/// A file cannot be written.
-pub(super) fn install(prefix: &Path) -> Result<()> {
-    let mut command = cli::command().disable_help_subcommand(true);
-    command.build();
-    let script = repository::root().join("packaging/kpack-gpu-package");
-    let script = page_of_script(&script)?;
-    for (name, page) in pages(&command)?.into_iter().chain([script]) {
-        // Without a name and time of its own, the compressed page is the same each time.
-        let mut compressed = GzBuilder::new().write(Vec::new(), Compression::best());
-        compressed.write_all(&page)?;
-        let to = prefix.join(format!("share/man/man1/{name}.1.gz"));
-        write_file(&to, &compressed.finish()?)?;
-    }
-    for (shell, file) in COMPLETIONS {
-        write_file(&prefix.join(file), &cli::completions(shell))?;
-    }
-    // Where zsh looks on other distributions than Debian.
-    let link = prefix.join("share/zsh/site-functions/_kpack");
-    link_file("../vendor-completions/_kpack", &link)
 }

@@ -1,0 +1,8 @@
+//! What tasks and tests share: where programs are, and how they run.
+
+pub mod process;
+pub mod programs;
+pub mod python;
+
+/// The target of rustc for programs for Windows, which mingw-w64 links.
+pub const WINDOWS: &str = "x86_64-pc-windows-gnu";

@@ -1,0 +1,81 @@
+//! Programs that must succeed, and cargo.
+
+use std::env;
+use std::io::{self, ErrorKind};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Output};
+use std::thread;
+
+use anyhow::{Context, Result, ensure};
+
+/// What a command printed, and how it ended.
+///
+/// # Panics
+/// The program cannot be started.
+pub fn output(command: &mut Command) -> Output {
+    try_output(command).unwrap_or_else(|error| panic!("{command:?}: {error}"))
+}
+
+fn try_output(command: &mut Command) -> io::Result<Output> {
+    loop {
+        match command.output() {
+            // This process wrote the program. A child process that another thread started meanwhile
+            // holds the descriptor until it calls `exec`, and as long nobody can run the program.
+            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => thread::yield_now(),
+            result => return result,
+        }
+    }
+}
+
+/// Cargo's target directory.
+pub fn target_directory() -> PathBuf {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    let root = own.ancestors().nth(2).expect("tests/tools is a directory of the repository");
+    let named = env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
+    std::path::absolute(root.join(named.unwrap_or("target".into()))).expect("the path is not empty")
+}
+
+/// `cargo`, as if it was started by hand.
+pub fn cargo(arguments: &[&str]) -> Command {
+    let mut command = Command::new(env!("CARGO"));
+    command.args(arguments);
+    for name in cargo_variables() {
+        command.env_remove(name);
+    }
+    command
+}
+
+/// The variables that cargo sets for what it runs, `OUT_DIR` for tests of packages with a build script, and the one that
+/// makes libtest print JSON for `cargo xtask test`. If they reach another cargo, it compiles again all dependencies whose
+/// build scripts read them.
+pub fn cargo_variables() -> impl Iterator<Item = String> {
+    env::vars_os().filter_map(|(name, _)| name.into_string().ok()).filter(|name| {
+        ["OUT_DIR", "RUSTC_BOOTSTRAP"].contains(&&**name)
+            || name.starts_with("CARGO_PKG_")
+            || name.starts_with("CARGO_MANIFEST_")
+    })
+}
+
+/// The standard output of a command that must succeed.
+///
+/// # Panics
+/// It fails.
+pub fn run(command: &mut Command) -> String {
+    try_run(command).unwrap_or_else(|error| panic!("{error:#}"))
+}
+
+/// The standard output of a command.
+///
+/// # Errors
+/// It cannot be started, or fails; the error has what it printed.
+pub fn try_run(command: &mut Command) -> Result<String> {
+    let output = try_output(command).with_context(|| format!("{command:?} cannot be started"))?;
+    let stdout = String::from_utf8_lossy(&output.stdout).into_owned();
+    ensure!(
+        output.status.success(),
+        "{command:?} failed ({})\n{stdout}{}",
+        output.status,
+        String::from_utf8_lossy(&output.stderr)
+    );
+    Ok(stdout)
+}
