@@ -23,13 +23,15 @@ pub fn available() -> bool {
 }
 
 /// Builds a crate for Windows, without optimisation, and returns the directory of the result. `arguments` say what:
-/// `["rustc", "-p", "kpack-runtime", "--crate-type", "cdylib"]`. All builds share the workspace's target directory.
+/// `["rustc", "-p", "kpack-runtime", "--crate-type", "cdylib"]`. All builds share the workspace's target directory. They
+/// have no debug information, which nothing reads: wine would read it at each start.
 ///
 /// # Panics
 /// The build fails.
 pub fn build(arguments: &[&str]) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut command = cargo(arguments);
+    command.env("CARGO_PROFILE_DEV_DEBUG", "0");
     run(command.args(["--locked", "--target", TARGET]).current_dir(&root));
     target_directory().join(TARGET).join("debug")
 }
