@@ -463,7 +463,7 @@ fn names_that_windows_cannot_hold_are_rejected() {
         ("stream", &["vec/a:b"]),
     ] {
         let wheel = Wheel::new(FAT);
-        let wheel = members.iter().fold(wheel, |wheel, name| wheel.member(*name, *name));
+        let wheel = members.iter().fold(wheel, |wheel, name| wheel.member(name, *name));
         let wheel = wheel.member_with_mode("vec/_vec.so", 0o755, wheels::library().bytes());
         wheel.write(&tree.path(&format!("in/here/{directory}"))).unwrap();
     }
