@@ -73,6 +73,36 @@ fn options_reports_and_errors_may_grow() {
     assert!(checked > 15, "{checked}");
 }
 
+/// The crates of others in a `Cargo.lock`, with their versions.
+fn versions(list: &Path) -> BTreeSet<(String, String)> {
+    let list: toml::Table = fs::read_to_string(list).unwrap().parse().unwrap();
+    let packages = list["package"].as_array().unwrap().iter();
+    let of_others = packages.filter(|package| package.get("source").is_some());
+    let text = |value: &toml::Value| value.as_str().unwrap().to_owned();
+    of_others.map(|package| (text(&package["name"]), text(&package["version"]))).collect()
+}
+
+/// With other versions of the same crates, more is downloaded and compiled.
+#[test]
+fn the_examples_and_fuzz_targets_use_the_versions_of_the_workspace() {
+    let ours = versions(&repository().join("Cargo.lock"));
+    for other in ["examples/rust-hip", "fuzz"] {
+        let list = repository().join(other).join("Cargo.lock");
+        let mut checked = 0;
+        for (name, version) in versions(&list) {
+            let expected = Vec::from_iter(ours.iter().filter(|(ours, _)| *ours == name));
+            let is_ours = expected.is_empty() || expected.iter().any(|(_, v)| *v == version);
+            assert!(
+                is_ours,
+                "{}: {name} has another version (expected one of {expected:?}, found {version}); run `cargo update {name} --precise VERSION` there",
+                list.display()
+            );
+            checked += 1;
+        }
+        assert!(checked > 15, "{checked}");
+    }
+}
+
 /// A program that uses kpack-build and none of our other crates. Its arguments are the object and where the output
 /// goes.
 const PROGRAM: &str = "fn main() {
