@@ -9,8 +9,9 @@ use std::process::Command;
 use cargo_metadata::{DependencyKind, MetadataCommand};
 use kpack_build::object_file;
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, code};
+use kpack_tests::outside::Outside;
 use kpack_tests::page::repository;
-use kpack_tests::process::run;
+use kpack_tests::process::{cargo, run};
 use kpack_tests::tree::Tree;
 
 /// Each crate uses what others share with it, which may change in every version. With `^0.1.0`, Cargo would take
@@ -119,17 +120,18 @@ fn build_alone() -> PathBuf {
     let package = Path::new(env!("CARGO_TARGET_TMPDIR")).join("alone");
     fs::create_dir_all(package.join("src")).unwrap();
     let path = root.join("kpack-build");
+    // As a build dependency too, although there is no build script: cargo then compiles `cc`, and what it is used for, with
+    // the same features as for the examples.
     let manifest = format!(
-        "[package]\nname = \"alone\"\nedition = \"2024\"\n\n[dependencies]\nkpack-build = {{ path = {path:?} }}\n\n[workspace]\n"
+        "[package]\nname = \"alone\"\nedition = \"2024\"\n\n[dependencies]\nkpack-build = {{ path = {path:?} }}\n\n[build-dependencies]\nkpack-build = {{ path = {path:?} }}\n\n[workspace]\n"
     );
     for (file, text) in [("Cargo.toml", &*manifest), ("src/main.rs", PROGRAM)] {
         fs::write(package.join(file), text).unwrap();
     }
-    fs::copy(root.join("Cargo.lock"), package.join("Cargo.lock")).unwrap();
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--offline", "--target-dir", "target"]);
-    run(cargo.current_dir(&package));
-    package.join("target/debug/alone")
+    Outside::pin(&package).unwrap();
+    let outside = Outside::lock();
+    run(outside.cargo(&["build", "--quiet"]).current_dir(&package));
+    outside.target().join("debug/alone")
 }
 
 /// What another crate of a program asks for must not change the bytes. This program asks for everything: compression,
@@ -155,8 +157,7 @@ fn kpack_build_alone_writes_what_it_writes_beside_all_others() {
 
 /// The crates of others that a user of one of ours compiles.
 fn of_others(package: &str) -> BTreeSet<String> {
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["tree", "--locked", "--offline", "--package", package]);
+    let mut cargo = cargo(&["tree", "--locked", "--offline", "--package", package]);
     cargo.args(["--edges", "normal,build", "--prefix", "none"]);
     let root = repository();
     let tree = run(cargo.current_dir(root));
