@@ -33,7 +33,7 @@ pub fn build(arguments: &[&str]) -> PathBuf {
     let mut command = cargo(arguments);
     // Tests under wine compress little, and look at no backtraces, so more would take longer than it saves.
     command.args(["--config", "profile.dev.package.zstd-sys.opt-level=1"]);
-    command.args(["--config", "profile.dev.debug=false"]);
+    command.env("CARGO_PROFILE_DEV_DEBUG", "0");
     run(command.args(["--locked", "--target", TARGET]).current_dir(&root));
     target_directory().join(TARGET).join("debug")
 }
