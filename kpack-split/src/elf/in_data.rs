@@ -1,6 +1,7 @@
 //! Offload bundles in read-only data, outside of the section for device code. No wrapper refers to them: the
 //! program hands them to the HIP runtime itself.
 
+use memchr::memchr2_iter;
 use object::elf;
 
 use super::{BinaryError, FAT_SECTION, Image, ReadAt, Section};
@@ -44,8 +45,9 @@ pub(crate) fn bundles_in_data<S: ReadAt>(
         let end = section.file_end();
         for start in (section.offset.max(searched)..end).step_by(CHUNK as usize) {
             let bytes = image.bytes(start, (CHUNK + HEAD).min(end - start), &section.name)?;
-            let places = 0..bytes.len().min(CHUNK as usize);
-            let starts = places.filter(|at| is_bundle(&bytes[*at..]));
+            // A library has up to gigabytes of data, so not each byte is worth a call.
+            let first = memchr2_iter(b'_', b'C', &bytes[..bytes.len().min(CHUNK as usize)]);
+            let starts = first.filter(|at| is_bundle(&bytes[*at..]));
             found_here.extend(starts.map(|at| start + at as u64));
         }
         searched = searched.max(end);
