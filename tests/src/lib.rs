@@ -7,6 +7,7 @@ pub mod corpus;
 pub mod elflint;
 pub mod fixture;
 pub mod lintian;
+pub mod outside;
 pub mod package_root;
 pub mod page;
 pub mod process;

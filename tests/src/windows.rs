@@ -23,13 +23,17 @@ pub fn available() -> bool {
 }
 
 /// Builds a crate for Windows, without optimisation, and returns the directory of the result. `arguments` say what:
-/// `["rustc", "-p", "kpack-runtime", "--crate-type", "cdylib"]`. All builds share the workspace's target directory.
+/// `["rustc", "-p", "kpack-runtime", "--crate-type", "cdylib"]`. All builds share the workspace's target directory. They
+/// have no debug information, which nothing reads: wine would read it at each start.
 ///
 /// # Panics
 /// The build fails.
 pub fn build(arguments: &[&str]) -> PathBuf {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut command = cargo(arguments);
+    // Tests under wine compress little, and look at no backtraces, so more would take longer than it saves.
+    command.args(["--config", "profile.dev.package.zstd-sys.opt-level=1"]);
+    command.args(["--config", "profile.dev.debug=false"]);
     run(command.args(["--locked", "--target", TARGET]).current_dir(&root));
     target_directory().join(TARGET).join("debug")
 }

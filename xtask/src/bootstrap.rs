@@ -78,9 +78,9 @@ gdb gdb test finds separate debug files
 pkg-config pkg-config test finds the loader as a library
 strace strace test,faults,workflow shows when files are flushed, and stops programs
 zstd zstd test,bench what `cargo xtask bench` compares with
-gcc-aarch64-linux-gnu aarch64-linux-gnu-gcc test-all builds host binaries for AArch64
+gcc-aarch64-linux-gnu aarch64-linux-gnu-gcc,aarch64-linux-gnu-objcopy,aarch64-linux-gnu-strip test-all builds host binaries for AArch64
 libc6-dev-arm64-cross /usr/aarch64-linux-gnu/lib/libc.so.6 test-all the C library of host binaries for AArch64
-gcc-powerpc64le-linux-gnu powerpc64le-linux-gnu-gcc test-all builds host binaries for ppc64le
+gcc-powerpc64le-linux-gnu powerpc64le-linux-gnu-gcc,powerpc64le-linux-gnu-objcopy,powerpc64le-linux-gnu-strip test-all builds host binaries for ppc64le
 libc6-dev-ppc64el-cross /usr/powerpc64le-linux-gnu/lib/libc.so.6 test-all the C library of host binaries for ppc64le
 qemu-user qemu-aarch64,qemu-ppc64le test-all runs host binaries for AArch64 and ppc64le
 gcc-mingw-w64-x86-64-posix x86_64-w64-mingw32-gcc-posix,x86_64-w64-mingw32-gcc,x86_64-w64-mingw32-strip,x86_64-w64-mingw32-objcopy,x86_64-w64-mingw32-objdump test-all,faults,real,bench builds programs for Windows
@@ -105,6 +105,8 @@ git git package,packages the time of the commit
 python3 python3 e2e,test,real,wheels,containers,workflow,corpus,bench,package,packages makes and unpacks Python wheels
 python3-jsonschema jsonschema test validates the output of --json
 python3-pip pip3 e2e,test,real,wheels,workflow,corpus,bench,package,packages downloads and builds Python wheels
+python3-venv /usr/lib/python3.11/ensurepip/__init__.py|/usr/lib/python3.13/ensurepip/__init__.py test,wheels environments of pip and uv
+libcap2-bin /sbin/setcap,/sbin/getcap test capabilities of files
 buildah buildah containers builds images
 debootstrap debootstrap containers,bootstrap makes the root of an image
 skopeo skopeo containers copies images

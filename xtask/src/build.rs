@@ -121,3 +121,44 @@ pub(crate) fn shim_for_tests() -> Result<[PathBuf; 2]> {
     let output = cargo.output()?.join(profile.directory());
     Ok(["libkpack_hip.so", "libkpack_hip_link.a"].map(|name| output.join(name)))
 }
+
+#[cfg(test)]
+mod tests {
+    use std::collections::BTreeSet;
+
+    use kpack_tools::process::{cargo, try_run};
+    use serde_json::Value;
+
+    use super::FOR_TESTS;
+    use crate::repository;
+
+    /// What cargo would compile, with the features and the options for the compiler.
+    fn units(arguments: &[&str]) -> BTreeSet<String> {
+        let mut command = cargo(arguments);
+        command.args(["--locked", "--unit-graph", "-Zunstable-options"]);
+        let graph = try_run(command.env("RUSTC_BOOTSTRAP", "1").current_dir(repository::root()));
+        let mut graph: Value = serde_json::from_str(&graph.unwrap()).unwrap();
+        let units = graph["units"].as_array_mut().unwrap().iter_mut();
+        let shown = units.map(|unit| {
+            // `test` inherits all of `dev`.
+            unit["profile"]["name"] = Value::Null;
+            let target = ["name", "kind"].map(|key| unit["target"][key].to_string());
+            let others = ["pkg_id", "mode", "features", "profile"].map(|key| unit[key].to_string());
+            [target.join(" "), others.join(" ")].join(" ")
+        });
+        shown.collect()
+    }
+
+    #[test]
+    fn what_e2e_compiles_serves_all_tests() {
+        let all = units(&["test", "--no-run", "--workspace", "--all-features"]);
+        let tests = ["test", "--no-run", "--workspace", "--all-features", "--test=system"];
+        for arguments in [&tests[..], &[&["build"], &FOR_TESTS[..]].concat()] {
+            let own = units(arguments);
+            // No test needs the static library of the shim.
+            let other = own.difference(&all).filter(|unit| !unit.contains("kpack-hip-link"));
+            assert_eq!(Vec::from_iter(other), Vec::<&String>::new());
+            assert!(own.len() > 100, "{own:#?}");
+        }
+    }
+}

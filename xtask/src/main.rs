@@ -36,7 +36,7 @@ struct Arguments {
 enum Task {
     /// Build, install, split and run a real HIP project, and compare every result.
     E2e {
-        /// First install the tools that are missing, with apt-get (as root, or through sudo).
+        /// First install the tools that are missing, with apt-get (as root, or through sudo). A missing tool then fails its test.
         #[arg(long)]
         bootstrap: bool,
     },
@@ -56,7 +56,9 @@ enum Task {
     },
     /// Feed damaged files to the readers of all formats, watched by AddressSanitizer.
     Fuzz(fuzz::Options),
-    /// Install the tools that tasks need, with apt-get (as root, or through sudo).
+    /// Install the tools that tasks need, with apt-get (as root, or through sudo), and print their size first.
+    ///
+    /// apt-get upgrades an installed package only if a tool needs it, and removes none.
     Bootstrap {
         /// Only what these tasks need.
         #[arg(value_name = "TASK")]

@@ -9,8 +9,9 @@ use std::process::Command;
 use cargo_metadata::{DependencyKind, MetadataCommand};
 use kpack_build::object_file;
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, code};
+use kpack_tests::outside::Outside;
 use kpack_tests::page::repository;
-use kpack_tests::process::run;
+use kpack_tests::process::{cargo, run};
 use kpack_tests::tree::Tree;
 
 /// Each crate uses what others share with it, which may change in every version. With `^0.1.0`, Cargo would take
@@ -73,6 +74,36 @@ fn options_reports_and_errors_may_grow() {
     assert!(checked > 15, "{checked}");
 }
 
+/// The crates of others in a `Cargo.lock`, with their versions.
+fn versions(list: &Path) -> BTreeSet<(String, String)> {
+    let list: toml::Table = fs::read_to_string(list).unwrap().parse().unwrap();
+    let packages = list["package"].as_array().unwrap().iter();
+    let of_others = packages.filter(|package| package.get("source").is_some());
+    let text = |value: &toml::Value| value.as_str().unwrap().to_owned();
+    of_others.map(|package| (text(&package["name"]), text(&package["version"]))).collect()
+}
+
+/// With other versions of the same crates, more is downloaded and compiled.
+#[test]
+fn the_examples_and_fuzz_targets_use_the_versions_of_the_workspace() {
+    let ours = versions(&repository().join("Cargo.lock"));
+    for other in ["examples/rust-hip", "fuzz"] {
+        let list = repository().join(other).join("Cargo.lock");
+        let mut checked = 0;
+        for (name, version) in versions(&list) {
+            let expected = Vec::from_iter(ours.iter().filter(|(ours, _)| *ours == name));
+            let is_ours = expected.is_empty() || expected.iter().any(|(_, v)| *v == version);
+            assert!(
+                is_ours,
+                "{}: {name} has another version (expected one of {expected:?}, found {version}); run `cargo update {name} --precise VERSION` there",
+                list.display()
+            );
+            checked += 1;
+        }
+        assert!(checked > 15, "{checked}");
+    }
+}
+
 /// A program that uses kpack-build and none of our other crates. Its arguments are the object and where the output
 /// goes.
 const PROGRAM: &str = "fn main() {
@@ -89,17 +120,18 @@ fn build_alone() -> PathBuf {
     let package = Path::new(env!("CARGO_TARGET_TMPDIR")).join("alone");
     fs::create_dir_all(package.join("src")).unwrap();
     let path = root.join("kpack-build");
+    // As a build dependency too, although there is no build script: cargo then compiles `cc`, and what it is used for, with
+    // the same features as for the examples.
     let manifest = format!(
-        "[package]\nname = \"alone\"\nedition = \"2024\"\n\n[dependencies]\nkpack-build = {{ path = {path:?} }}\n\n[workspace]\n"
+        "[package]\nname = \"alone\"\nedition = \"2024\"\n\n[dependencies]\nkpack-build = {{ path = {path:?} }}\n\n[build-dependencies]\nkpack-build = {{ path = {path:?} }}\n\n[workspace]\n"
     );
     for (file, text) in [("Cargo.toml", &*manifest), ("src/main.rs", PROGRAM)] {
         fs::write(package.join(file), text).unwrap();
     }
-    fs::copy(root.join("Cargo.lock"), package.join("Cargo.lock")).unwrap();
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["build", "--quiet", "--offline", "--target-dir", "target"]);
-    run(cargo.current_dir(&package));
-    package.join("target/debug/alone")
+    Outside::pin(&package).unwrap();
+    let outside = Outside::lock();
+    run(outside.cargo(&["build", "--quiet"]).current_dir(&package));
+    outside.target().join("debug/alone")
 }
 
 /// What another crate of a program asks for must not change the bytes. This program asks for everything: compression,
@@ -125,8 +157,7 @@ fn kpack_build_alone_writes_what_it_writes_beside_all_others() {
 
 /// The crates of others that a user of one of ours compiles.
 fn of_others(package: &str) -> BTreeSet<String> {
-    let mut cargo = Command::new(env!("CARGO"));
-    cargo.args(["tree", "--locked", "--offline", "--package", package]);
+    let mut cargo = cargo(&["tree", "--locked", "--offline", "--package", package]);
     cargo.args(["--edges", "normal,build", "--prefix", "none"]);
     let root = repository();
     let tree = run(cargo.current_dir(root));

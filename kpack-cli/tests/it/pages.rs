@@ -210,8 +210,10 @@ fn hip_source(tree: &Tree) -> String {
         "vec.hip",
         b"#include <hip/hip_runtime.h>\n__global__ void add(float *a) { *a += 1; }\n",
     );
+    // clang links HIP's runtime by itself.
+    hip_runtime(&tree.path("libamdhip64.so"));
     let header = repository().join("tests/e2e/hip");
-    format!("clang++-19 -x hip -nogpuinc -nogpulib -I{}", header.display())
+    format!("clang++-19 -x hip -nogpuinc -nogpulib -L. -I{}", header.display())
 }
 
 /// What the page tells its reader to have, in a tree. Also returns the page's texts that the reader has others for.

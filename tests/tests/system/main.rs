@@ -2,6 +2,7 @@
 //! runs those of a module, such as `faults`, and ends with what could not run and why. `.ci/run` runs all but those in
 //! modules named `extra`, which take longer.
 
+mod bootstrap;
 mod containers;
 mod corpus;
 mod e2e;

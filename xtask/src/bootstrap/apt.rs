@@ -163,8 +163,12 @@ impl Apt {
     /// must succeed.
     fn update(&self) {
         // The suite of a release changes when the next one appears: from stable to oldstable.
-        if let Err(error) = self.run(&["update", "--allow-releaseinfo-change-suite"]) {
-            println!("   apt-get update failed; continuing with the existing lists: {error:#}");
+        let options = ["--allow-releaseinfo-change-suite", "--option=APT::Update::Error-Mode=any"];
+        if let Err(error) = self.run(&[&["update"], &options[..]].concat()) {
+            let error = error.to_string();
+            let why = error.lines().find(|line| line.starts_with("E: ") || line.starts_with("W: "));
+            let why = why.unwrap_or(&error);
+            println!("   apt-get update failed; continuing with the existing lists: {why}");
         }
     }
 
@@ -184,7 +188,7 @@ impl Apt {
         self.run(&[&NOTHING[..], &["--fix-broken"]].concat()).with_context(|| {
             format!(
                 "packages of this machine are broken, and apt-get cannot repair them without removing others; run this, and \
-                 then the same command again: {}apt-get install --fix-broken",
+                 then the same command again: {}sh -c 'dpkg --configure -a; apt-get install --fix-broken'",
                 sudo()
             )
         })

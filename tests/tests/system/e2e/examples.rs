@@ -4,11 +4,11 @@
 use std::collections::BTreeSet;
 use std::env;
 use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::Command;
-use std::sync::LazyLock;
 
 use anyhow::{Context, Result, ensure};
+use kpack_tests::outside::Outside;
 use kpack_tests::process::{cargo, try_run};
 use kpack_tests::require::checked;
 
@@ -26,35 +26,26 @@ const RUST_WRAPPERS: usize = 4;
 const RUST_MODULES: [&str; 3] = ["stats", "vector-kernels", "fill"];
 const CPP_WRAPPERS: usize = 2;
 
-/// `examples/rust-hip` is tested, built, staged, moved and run.
+/// `examples/rust-hip` is tested, built, staged, moved and run. All of it is the release, which users get; the document's
+/// program is also built without optimisation.
 #[test]
 #[ignore = "needs clang, and builds a HIP project with Cargo"]
-fn rust() {
-    if has_tools() {
-        built_by_cargo();
-        checked(&format!("{RUST_WRAPPERS} wrappers, {} targets, moved", TARGETS.len()));
+fn rust() -> Result<()> {
+    if !has_tools() {
+        return Ok(());
     }
-}
-
-/// Cargo's target directory of the example, which has been moved. Other packages are built with its dependencies.
-fn built_by_cargo() -> &'static Path {
-    static TARGET: LazyLock<PathBuf> = LazyLock::new(|| {
-        build_with_cargo().unwrap_or_else(|error| panic!("examples/rust-hip: {error:#}"))
-    });
-    &TARGET
-}
-
-fn build_with_cargo() -> Result<PathBuf> {
-    let work = work("rust");
-    let manifest = root().join("examples/rust-hip/Cargo.toml");
-    let target = work.join("target");
+    let (work, outside) = (work("rust"), Outside::lock());
+    let example = root().join("examples/rust-hip");
     let cargo = |arguments: &[&str]| {
-        let mut command = cargo(arguments);
-        command.args(["--locked", "--manifest-path"]).arg(&manifest);
-        in_place_of_rocm(&mut command, &target);
+        let mut command = outside.cargo(arguments);
+        command.args(["--release", "--locked"]).current_dir(&example);
+        in_place_of_rocm(&mut command);
         command.env("KPACK_OFFLOAD_ARCH", TARGETS.join(";"));
         command
     };
+    // An earlier run may have built it, perhaps with another compiler for kernels.
+    let packages = ["app", "stats", "vector-kernels", "fill"].map(|name| format!("-p={name}"));
+    try_run(cargo(&["clean"]).args(packages))?;
     // Unit and documentation tests also launch kernels.
     let report = work.join("tests.txt");
     let mut tests = cargo(&["test", "--workspace"]);
@@ -64,12 +55,10 @@ fn build_with_cargo() -> Result<PathBuf> {
         told.contains("\nloaded\t") && !told.contains("\nmissing\t"),
         "a test did not find its device code:\n{told}"
     );
-    try_run(&mut cargo(&["build"]))?;
-    runs(&target.join("debug"), "app", RUST_WRAPPERS, TARGETS, &work)?;
-
     let messages = work.join("build.json");
     let format = "--message-format=json-render-diagnostics";
-    fs::write(&messages, try_run(&mut cargo(&["build", "--release", format]))?)?;
+    fs::write(&messages, try_run(&mut cargo(&["build", format]))?)?;
+    runs(&outside.target().join("release"), "app", RUST_WRAPPERS, TARGETS, &work)?;
     let (kpack, staged) = (prefix().join("bin/kpack"), work.join("dist"));
     run!("{kpack} stage --output-dir {staged} --messages {messages}")?;
     for (module, target) in
@@ -78,18 +67,16 @@ fn build_with_cargo() -> Result<PathBuf> {
         let archive = staged.join(format!("lib/.kpack/{module}_lib_{target}.kpack"));
         ensure!(archive.is_file(), "{} was not staged", archive.display());
     }
-    let kept = work.join("kept");
-    fs::rename(&target, &kept)?;
-    moved(&staged, "bin/app", RUST_WRAPPERS, &work)?;
-    Ok(kept)
+    outside.without("release", || moved(&staged, "bin/app", RUST_WRAPPERS, &work))?;
+    checked(&format!("{RUST_WRAPPERS} wrappers, {} targets, moved", TARGETS.len()));
+    Ok(())
 }
 
 /// A command with clang, the header of the HIP project, and the stub runtime instead of ROCm.
-fn in_place_of_rocm(command: &mut Command, target: &Path) {
+fn in_place_of_rocm(command: &mut Command) {
     let runtime = &runtime().prefix;
-    command.env("CARGO_TARGET_DIR", target).env("HIPCXX", COMPILER);
-    command.env("HIPFLAGS", flags_without_rocm()).env("ROCM_PATH", runtime);
-    command.env("LD_LIBRARY_PATH", runtime.join("lib")).env_remove("RUSTFLAGS");
+    command.env("HIPCXX", COMPILER).env("HIPFLAGS", flags_without_rocm());
+    command.env("ROCM_PATH", runtime).env("LD_LIBRARY_PATH", runtime.join("lib"));
 }
 
 /// The files and commands of docs/rust.md, from `cargo new` to the staged release.
@@ -103,17 +90,24 @@ fn the_document_on_rust() -> Result<()> {
     // Use a directory outside of the repository, or `cargo new` would find its workspace.
     let directory = tempfile::tempdir()?;
     let package = directory.path().join("vector");
+    let outside = Outside::lock();
     let run = |command: &mut Command, directory: &Path| {
-        in_place_of_rocm(command, built_by_cargo());
+        outside.prepare(command);
+        in_place_of_rocm(command);
         try_run(command.current_dir(directory))
     };
     run(&mut cargo(&["new", "--vcs", "none", "vector"]), directory.path())?;
-    let mut add = cargo(&["add", "--offline", "--build", "kpack-build", "--path"]);
+    let mut add = cargo(&["add", "--build", "kpack-build", "--path"]);
     run(add.arg(root().join("kpack-build")), &package)?;
+    Outside::pin(&package)?;
     for file in ["build.rs", "src/add.hip", "src/main.rs"] {
         fs::write(package.join(file), block(&text, file)?)?;
     }
-    let shown = run(&mut cargo(&["run", "--offline"]), &package)?;
+    // The package of an earlier run was in another directory, but has the same name.
+    for profile in ["dev", "release"] {
+        run(&mut cargo(&["clean", "--package=vector", "--profile", profile]), &package)?;
+    }
+    let shown = run(&mut cargo(&["run"]), &package)?;
     ensure!(shown == "64 elements\n", "the program printed {shown:?}");
 
     let commands = text.split("```sh\n").skip(1);
@@ -123,10 +117,7 @@ fn the_document_on_rust() -> Result<()> {
         .context("docs/rust.md has no commands that stage")?;
     let path = format!("{}:{}", prefix().join("bin").display(), env::var("PATH")?);
     let mut script = Command::new("sh");
-    script.args(["-euc", staging]).env("PATH", path).env("CARGO_NET_OFFLINE", "true");
-    for name in kpack_tests::process::cargo_variables() {
-        script.env_remove(name);
-    }
+    script.args(["-euc", staging]).env("PATH", path);
     run(&mut script, &package)?;
     let dist = package.join("dist");
     for name in text.split('`').filter(|name| name.starts_with("lib/.kpack/vector")) {
