@@ -8,23 +8,28 @@ use std::process::{Command, Stdio};
 
 use crate::process::run;
 
-/// What changes files and directories that others see, and what waits until that is on the disk.
-const CHANGES: [&str; 9] = [
-    "pwrite64",
-    "mkdirat",
+/// What gives files other names, or takes them away, and what waits until that is on the disk. What is made under hidden
+/// names between these calls makes little difference.
+const NAMES: [&str; 10] = [
+    "link",
     "linkat",
+    "rename",
     "renameat",
     "renameat2",
+    "unlink",
     "unlinkat",
     "fsync",
     "fdatasync",
     "syncfs",
 ];
 
+/// What writes into files and makes directories.
+const CONTENT: [&str; 4] = ["write", "pwrite64", "mkdir", "mkdirat"];
+
 /// Which of the calls of one name.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub enum Steps {
-    /// The first and the last one, and fewer and fewer of those between them, which repeat the same for other files.
+    /// The first three and the last one, and fewer and fewer of those between them, which repeat the same for other files.
     Some,
     /// Each of them.
     All,
@@ -34,7 +39,7 @@ impl Steps {
     /// Their numbers, where there are so many.
     pub fn of(self, last: usize) -> impl Iterator<Item = usize> {
         let following = move |number: &usize| match self {
-            Self::Some => Some(number * 4),
+            Self::Some => Some(number + (number - 1).max(1)),
             Self::All => Some(number + 1),
         };
         successors(Some(1), following).take_while(move |number| *number < last).chain([last])
@@ -67,6 +72,8 @@ impl Steps {
 /// It fails, or strace cannot run it.
 pub fn count(command: &Command, calls: &[&str]) -> BTreeMap<String, usize> {
     let trace = tempfile::NamedTempFile::new().unwrap();
+    // Not every processor has all of them.
+    let calls = Vec::from_iter(calls.iter().map(|call| format!("?{call}")));
     run(&mut traced(command, trace.path(), &[&format!("-etrace={}", calls.join(","))]));
     let trace = fs::read_to_string(trace.path()).unwrap();
     let mut made = BTreeMap::<_, usize>::new();
@@ -98,7 +105,11 @@ pub fn kill_at_steps<S: PartialEq>(
     mut check: impl FnMut(u32),
 ) {
     run(&mut command(0));
-    let counted = count(&command(1), &CHANGES);
+    let mut calls = NAMES.to_vec();
+    if steps == Steps::All {
+        calls.extend(CONTENT);
+    }
+    let counted = count(&command(1), &calls);
     let (mut runs, mut killed, mut killed_at_work) = (1, 0, 0);
     for (call, last) in &counted {
         for number in steps.of(*last) {

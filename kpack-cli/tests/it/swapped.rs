@@ -23,8 +23,9 @@ use crate::cargo_build::built;
 use crate::command::{command, kpack, words};
 use crate::outputs::inputs;
 
-/// What changes directories. The command stops after the call.
-const CALLS: [&str; 5] = ["mkdirat", "renameat", "renameat2", "unlinkat", "linkat"];
+/// What changes directories, within an open one or by a path. The command stops after the call.
+const CALLS: [&str; 9] =
+    ["mkdir", "mkdirat", "rename", "renameat", "renameat2", "unlink", "unlinkat", "link", "linkat"];
 
 /// How often to look whether the command has stopped: for two minutes.
 const STEP: Duration = Duration::from_millis(2);

@@ -17,7 +17,7 @@ use kpack_tests::steps::Steps;
 use kpack_tests::tree::{Snapshot, Tree, copy_file};
 
 /// Calls after which a directory is swapped.
-const CALLS: [&str; 4] = ["openat", "renameat", "unlinkat", "linkat"];
+const CALLS: [&str; 6] = ["openat", "rename", "renameat", "unlink", "unlinkat", "linkat"];
 
 const LIBRARY: &str = "lib/libvec.so";
 const DATABASE: &str = "lib/rocblas/library";

@@ -115,7 +115,7 @@ fn read(tree: &Tree, bytes: &[u8]) -> bool {
 
 #[test]
 fn no_damage_makes_kpack_panic_or_leave_something() {
-    damaged_copies(500);
+    damaged_copies(2_000);
 }
 
 mod faults {
