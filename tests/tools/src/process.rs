@@ -27,12 +27,17 @@ fn try_output(command: &mut Command) -> io::Result<Output> {
     }
 }
 
+/// The root of the repository.
+pub(crate) fn repository() -> &'static Path {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    own.ancestors().nth(2).expect("tests/tools is a directory of the repository")
+}
+
 /// Cargo's target directory.
 pub fn target_directory() -> PathBuf {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let root = own.ancestors().nth(2).expect("tests/tools is a directory of the repository");
     let named = env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    std::path::absolute(root.join(named.unwrap_or("target".into()))).expect("the path is not empty")
+    std::path::absolute(repository().join(named.unwrap_or("target".into())))
+        .expect("the path is not empty")
 }
 
 /// `cargo`, as if it was started by hand.
