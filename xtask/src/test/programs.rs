@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::Result;
-use kpack_tools::process::{cargo, cargo_variables};
+use kpack_tools::process::{cargo, cargo_variables, unstable_rustdoc};
 use serde_json::Value;
 use xshell::cmd;
 
@@ -18,9 +18,6 @@ pub(super) const SELECTION: [&str; 3] = ["--locked", "--workspace", "--all-featu
 
 /// How libtest prints JSON. It also demands the variable `RUSTC_BOOTSTRAP`.
 const JSON: [&str; 3] = ["-Zunstable-options", "--format=json", "--report-time"];
-
-/// Rustdoc, which runs the examples of the documentation. If cargo had the variable, it would compile dependencies again.
-const RUSTDOC: &str = "#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc \"$@\"\n";
 
 /// A program with tests.
 #[derive(Debug)]
@@ -104,10 +101,9 @@ pub(super) fn run(programs: &[Program], arguments: &[String], names: &[String]) 
 /// # Errors
 /// Cargo cannot be started.
 pub(super) fn run_documentation(arguments: &[String], report: &mut Report) -> Result<()> {
-    let rustdoc = repository::script("rustdoc-with-json", RUSTDOC)?;
     let mut command = cargo(&["test", "--doc", "--quiet", "--no-fail-fast"]);
     command.args(SELECTION).arg("--").args(JSON).args(arguments);
-    command.env("RUSTDOC", rustdoc).current_dir(repository::root());
+    command.env("RUSTDOC", unstable_rustdoc()?).current_dir(repository::root());
     report.watch(command, "examples in the documentation", "--doc")
 }
 
