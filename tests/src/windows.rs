@@ -110,7 +110,7 @@ fn prefix() -> PathBuf {
         fs::rename(&unfinished, &prefix).unwrap();
     }
     // A server that a program starts ends three seconds after the last program, and each start of a server takes two.
-    // This one stays for a minute. It exits with 2 if one runs already, which was started here, too.
+    // This one stays for a minute. It exits with 2 if one that was started here already runs.
     let mut server = in_prefix("wineserver", &prefix);
     server.arg("--persistent=60").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let status = server.status().unwrap();

@@ -21,7 +21,8 @@ pub(crate) struct Arguments {
 /// # Errors
 /// Cargo cannot be run.
 pub(crate) fn run(task: &str, Arguments { arguments }: &Arguments) -> Result<()> {
-    let mut command = cargo(&["run", "--quiet", "--package=kpack-bench", "--manifest-path"]);
+    let mut command =
+        cargo(&["run", "--quiet", "--locked", "--package=kpack-bench", "--manifest-path"]);
     command.arg(repository::root().join("Cargo.toml")).args(["--", task]);
     Err(command.args(arguments).exec().into())
 }

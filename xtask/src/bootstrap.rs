@@ -5,10 +5,12 @@ mod apt;
 use std::collections::BTreeSet;
 use std::env::consts::ARCH;
 use std::path::Path;
+use std::process::Command;
 
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
 use kpack_tools::WINDOWS;
+use kpack_tools::process::try_run;
 use kpack_tools::programs::find_program;
 use xshell::cmd;
 
@@ -56,8 +58,8 @@ impl Choice {
     }
 }
 
-/// The tools, a line each: a package of Debian 12; programs or files of it, which must be there; the tasks that need it, or `all`; what it is
-/// for. What only some tests need and what takes much room is for `test-all`.
+/// The tools, a line each: a package of Debian 12; programs, files or modules of Python (`python3:NAME`) of it, which must be
+/// there; the tasks that need it, or `all`; what it is for. What only some tests need and what takes much room is for `test-all`.
 const TOOLS: &str = "\
 gcc cc all links fixtures and the stub HIP runtime
 g++ g++ e2e,test,real,wheels,packages,fuzz C++ standard library of the HIP project
@@ -105,7 +107,7 @@ git git package,packages the time of the commit
 python3 python3 e2e,test,real,wheels,containers,workflow,corpus,bench,package,packages makes and unpacks Python wheels
 python3-jsonschema jsonschema test validates the output of --json
 python3-pip pip3 e2e,test,real,wheels,workflow,corpus,bench,package,packages downloads and builds Python wheels
-python3-venv /usr/lib/python3.11/ensurepip/__init__.py|/usr/lib/python3.13/ensurepip/__init__.py test,wheels environments of pip and uv
+python3-venv python3:ensurepip test,wheels environments of pip and uv
 libcap2-bin /sbin/setcap,/sbin/getcap test capabilities of files
 buildah buildah containers builds images
 debootstrap debootstrap containers,bootstrap makes the root of an image
@@ -152,8 +154,17 @@ impl Tool {
     }
 
     fn is_missing(&self) -> bool {
-        self.programs().any(|program| find_program(program).is_none())
+        self.programs().any(|program| match program.strip_prefix("python3:") {
+            Some(module) => !has_module(module),
+            None => find_program(program).is_none(),
+        })
     }
+}
+
+/// Whether Python has a module: in which directory it is depends on Python's version.
+fn has_module(module: &str) -> bool {
+    let import = format!("import {module}");
+    try_run(Command::new("python3").args(["-c", &import])).is_ok()
 }
 
 /// Installs the missing tools of these tasks, or of all, after a list of them and their sizes.
@@ -169,12 +180,11 @@ pub(crate) fn install_missing(tasks: &[Needs]) -> Result<()> {
     Ok(())
 }
 
-/// The programs and files that no choice but [`Choice::All`] installs, or that could not be: a test that lacks one is skipped.
+/// The programs and files that this choice does not install: a test that lacks one is skipped.
 pub(crate) fn optional(choice: Choice) -> Vec<String> {
     let tools = Tool::all().filter(|tool| !tool.is_for(&choice.needs()));
     let programs = tools.flat_map(|tool| Vec::from_iter(tool.programs().map(str::to_owned)));
-    // Only rustup can install it.
-    programs.chain([WINDOWS.to_owned()]).collect()
+    programs.chain((choice == Choice::Basic).then(|| WINDOWS.to_owned())).collect()
 }
 
 /// The tests that were skipped because of a missing tool, in a line, and how to install it.
@@ -210,7 +220,7 @@ fn install_standard_library() -> Result<()> {
     }
     if find_program("rustup").is_none() {
         println!(
-            "   rustup is missing, so tests for Windows are skipped: they need Rust's {WINDOWS}"
+            "   rustup is missing, which installs Rust's {WINDOWS}: tests for Windows need it"
         );
         return Ok(());
     }
@@ -259,7 +269,9 @@ fn install_packages(tasks: &[Needs]) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{Choice, Needs, Tool, option_for, optional, skipped};
+    use super::{
+        Choice, Needs, Tool, WINDOWS, find_program, has_module, option_for, optional, skipped,
+    };
     use clap::ValueEnum as _;
 
     #[test]
@@ -293,12 +305,21 @@ mod tests {
             assert_eq!(basic.iter().any(|name| name == tool), option.ends_with("all"));
             assert!(!all.iter().any(|name| name == tool));
         }
+        let [basic, all] = [basic, all].map(|tools| tools.iter().any(|name| name == WINDOWS));
+        assert!(basic && !all);
         assert_eq!(option_for("/lib/rustlib/x86_64-pc-windows-gnu"), Some("--bootstrap=all"));
         assert_eq!(option_for("only root can do this"), None);
         let tests = ["one", "two"].map(str::to_owned).into();
         let line = skipped("`wine` is missing", &tests);
         assert_eq!(line, "2 tests; --bootstrap=all installs it: one, two");
         assert_eq!(skipped("no GPU", &tests), "one, two");
+    }
+
+    #[test]
+    fn modules_of_python_are_found_in_any_version() {
+        if find_program("python3").is_some() {
+            assert!(has_module("json") && !has_module("no_such_module"));
+        }
     }
 
     /// A misspelt task would leave its tool out.

@@ -49,7 +49,7 @@ impl Built {
         Ok(Self { helper, runtime: loader, shared_shim, static_shim })
     }
 
-    /// Builds everything as the tests are built, also the shim, which has a profile of its own otherwise.
+    /// Builds everything as the tests are built, including the shim, which otherwise has a profile of its own.
     fn for_tests() -> Result<Self> {
         let helper = build::helper(&Cargo::System, Profile::Dev)?;
         let loader = build::loader(&Cargo::System, Profile::Dev)?;

@@ -11,7 +11,7 @@ use std::process::{Command, Stdio};
 use std::sync::OnceLock;
 use std::sync::mpsc::{self, RecvTimeoutError};
 use std::thread;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
 use xshell::Cmd;
@@ -47,11 +47,15 @@ fn log() -> Result<&'static Log> {
 /// The name of a task's log: `test-real-windows` for `test --bootstrap real::windows`, since two of them may run at once.
 fn name(mut arguments: impl Iterator<Item = String>) -> String {
     let task = arguments.next().unwrap_or_default();
-    let mut own = arguments.take_while(|argument| argument != "--");
-    match own.find(|argument| task == "test" && !argument.starts_with('-')) {
-        Some(name) => format!("{task}-{}", name.replace("::", "-")),
-        None => task,
+    if task != "test" {
+        return task;
     }
+    let own = Vec::from_iter(arguments.by_ref().take_while(|argument| argument != "--"));
+    let name = own.iter().find(|argument| !argument.starts_with('-'));
+    let name = name.map(|name| format!("-{}", name.replace("::", "-"))).unwrap_or_default();
+    // With arguments for `cargo test`, such as the names of a few tests.
+    let some = if arguments.next().is_some() { "-some" } else { "" };
+    format!("{task}{name}{some}")
 }
 
 /// Where the log of this task is.
@@ -97,8 +101,11 @@ impl fmt::Display for Failed {
 
 impl std::error::Error for Failed {}
 
-/// How long to wait for another line after a program has ended. A server that it started may keep the pipe open.
-const LAST_WORDS: Duration = Duration::from_millis(200);
+/// How long to read after a program has ended. Its output mostly ends at once, but a server that it started may keep the pipe
+/// open.
+const LAST_WORDS: Duration = Duration::from_secs(10);
+/// How often to look whether it has ended.
+const LOOK: Duration = Duration::from_millis(200);
 
 /// Runs a command, and writes into the log what `see` makes of each line that it prints.
 ///
@@ -126,9 +133,9 @@ pub(crate) fn listen(
         });
     }
     drop(sender);
-    let mut last = VecDeque::new();
+    let (mut last, mut ended) = (VecDeque::new(), None);
     loop {
-        match lines.recv_timeout(LAST_WORDS) {
+        match lines.recv_timeout(LOOK) {
             Ok((stream, line)) => {
                 let Some(line) = see(stream, &line) else { continue };
                 writeln!(&log.file, "{line}")?;
@@ -137,8 +144,13 @@ pub(crate) fn listen(
                 }
                 last.push_back(line);
             }
-            Err(RecvTimeoutError::Timeout) if child.try_wait()?.is_none() => {}
-            Err(_) => break,
+            Err(RecvTimeoutError::Timeout) => {
+                let has_ended = child.try_wait()?.is_some();
+                if has_ended && ended.get_or_insert_with(Instant::now).elapsed() >= LAST_WORDS {
+                    break;
+                }
+            }
+            Err(RecvTimeoutError::Disconnected) => break,
         }
     }
     let status = child.wait()?;
@@ -167,8 +179,22 @@ mod tests {
         let name = |line: &str| name(line.split(' ').map(str::to_owned));
         assert_eq!(name("test"), "test");
         assert_eq!(name("test --bootstrap=all real::windows faults"), "test-real-windows");
-        assert_eq!(name("test --bootstrap -- -- --exact one"), "test");
+        assert_eq!(name("test --bootstrap=all -- -- --exact one"), "test-some");
+        assert_eq!(name("test faults -- -- --exact one"), "test-faults-some");
         assert_eq!(name("dist --prefix DIR"), "dist");
+    }
+
+    #[test]
+    fn what_is_written_after_the_end_is_read() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "(sleep 1; echo late) &"]);
+        let mut lines = Vec::new();
+        let see = |_, line: &str| {
+            lines.push(line.to_owned());
+            None
+        };
+        listen(command, see).unwrap();
+        assert_eq!(lines, ["late"]);
     }
 
     #[test]

@@ -128,29 +128,17 @@ fn run() -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use kpack_tools::documents::task_commands;
 
-    use super::{Arguments, Parser, book, repository};
+    use super::{Arguments, Parser};
 
-    /// Commands in blocks of the documents are taken as they are; elsewhere options may stand alone.
     #[test]
     fn the_commands_of_the_documents_exist() {
-        let root = repository::root();
-        let mut pages = book::documents().unwrap();
-        pages.extend(["README.md", "CONTRIBUTING.md"].map(|name| root.join(name)));
         let mut count = 0;
-        for page in pages {
-            let text = fs::read_to_string(&page).unwrap();
-            for line in text.lines() {
-                let Some(command) = line.trim_start().strip_prefix("cargo xtask ") else {
-                    continue;
-                };
-                let command = command.split('#').next().unwrap_or_default();
-                let words = ["xtask"].into_iter().chain(command.split_whitespace());
-                let parsed = Arguments::try_parse_from(words);
-                assert!(parsed.is_ok(), "{}: {line}\n{parsed:?}", page.display());
-                count += 1;
-            }
+        for (page, command) in task_commands().unwrap() {
+            let parsed = Arguments::try_parse_from(command.split_whitespace().skip(1));
+            assert!(parsed.is_ok(), "{}: {command}\n{parsed:?}", page.display());
+            count += 1;
         }
         assert!(count > 10, "{count} commands");
     }

@@ -7,6 +7,7 @@ use std::fs;
 use std::io::Write as _;
 
 use anyhow::Result;
+pub(crate) use kpack_tools::process::NOT_RUN;
 use kpack_tools::process::try_run;
 use xshell::{Cmd, Shell};
 
@@ -37,9 +38,6 @@ pub(crate) use run;
 /// A task cannot run here: something is missing that it does not install. It ends with [`NOT_RUN`].
 #[derive(Debug)]
 pub(crate) struct NotRun(pub(crate) String);
-
-/// The exit code of a task that cannot run here, as test programs under Automake and Meson use it.
-pub(crate) const NOT_RUN: u8 = 77;
 
 impl fmt::Display for NotRun {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -2,8 +2,7 @@
 
 use std::env;
 use std::env::consts::ARCH;
-use std::fs::{self, Permissions};
-use std::os::unix::fs::PermissionsExt as _;
+use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
@@ -24,14 +23,6 @@ pub(crate) fn empty_directory(name: &str) -> Result<PathBuf> {
     let _ = fs::remove_dir_all(&directory);
     fs::create_dir_all(&directory).with_context(|| directory.display().to_string())?;
     Ok(directory)
-}
-
-/// A script of this name in the target directory.
-pub(crate) fn script(name: &str, text: &str) -> Result<PathBuf> {
-    let script = target_directory().join(name);
-    fs::write(&script, text).with_context(|| script.display().to_string())?;
-    fs::set_permissions(&script, Permissions::from_mode(0o755))?;
-    Ok(script)
 }
 
 /// This machine as a target for rustc: with a target, flags of a build do not reach build scripts.

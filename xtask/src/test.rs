@@ -3,15 +3,16 @@
 mod memory;
 mod programs;
 
+use std::collections::BTreeSet;
 use std::env;
 
-use anyhow::{Result, bail};
+use anyhow::{Result, bail, ensure};
 use clap::ValueEnum;
 
 use crate::bootstrap::{self, Choice, Needs};
 use crate::{dist, log, process, repository};
 use memory::Memory;
-use programs::Report;
+use programs::{Report, SELECTION};
 
 /// How many lines of failed tests are repeated at the end, and how many of each at least.
 const MOST_LINES: usize = 40;
@@ -78,12 +79,13 @@ pub(crate) fn run(Options { bootstrap, names, rest }: &Options) -> Result<()> {
         process::shell().set_var("TMPDIR", memory.path());
     }
     process::step(&format!("Running {which}"));
-    let mut report = programs::run(&programs, &run)?;
+    let mut report = programs::run(&programs, &run, names)?;
     // Their programs have no targets that somebody could name.
     if names.is_empty() && compile.is_empty() {
         programs::run_documentation(&run, &mut report)?;
     }
-    finish(&report)
+    finish(&report)?;
+    ensure_each_ran(names, &report.begun)
 }
 
 /// Prints what did not run, what failed, and the commands that run it alone.
@@ -95,9 +97,9 @@ fn finish(report: &Report) -> Result<()> {
         }
     }
     log::note(&format!("\nThe longest tests:\n{}", report.slowest(SLOWEST)))?;
-    let (passed, failures) = (report.passed, &report.failures);
+    let failures = &report.failures;
     if failures.is_empty() {
-        println!("\n{passed} tests passed");
+        println!("\n{}", report.counts());
         return Ok(());
     }
     let most = (MOST_LINES / failures.len()).max(FEWEST_LINES);
@@ -114,8 +116,8 @@ fn finish(report: &Report) -> Result<()> {
         .iter()
         .map(|failure| format!("   {}\n      run it alone: {}", failure.test, failure.again));
     bail!(
-        "{passed} tests passed, {} failed; the log is {}\n{}",
-        failures.len(),
+        "{}; the log is {}\n{}",
+        report.counts(),
         log::path()?.display(),
         Vec::from_iter(list).join("\n")
     )
@@ -131,7 +133,7 @@ fn needs(names: &[String], choice: Choice) -> Vec<Needs> {
         // Such tests are in most modules.
         Vec::new()
     } else {
-        needs.map(|needs| needs.unwrap_or(Needs::Test)).collect()
+        needs.flat_map(|needs| needs.map_or_else(|_| choice.needs(), |needs| vec![needs])).collect()
     }
 }
 
@@ -151,18 +153,32 @@ fn arguments(names: &[String], rest: &[String]) -> Arguments {
         return arguments;
     }
     arguments.compile.push("--test=system".to_owned());
-    // Some campaigns are beside the tests that represent them.
-    if names.iter().any(|name| name.contains("faults") || name.contains("extra")) {
-        arguments.compile.push("--test=it".to_owned());
-    }
     arguments.run.push("--ignored".to_owned());
-    if !names.iter().any(|name| name.contains("extra")) {
+    if names.iter().any(|name| name.contains("extra")) {
+        // Some campaigns are beside the tests that represent them.
+        arguments.compile.push("--test=it".to_owned());
+    } else {
         arguments.run.extend(["--skip", "::extra::"].map(str::to_owned));
     }
-    let module =
-        |name: &String| if name.contains("::") { name.clone() } else { format!("{name}::") };
-    arguments.run.extend(names.iter().map(module));
+    arguments.run.extend(names.iter().map(|name| filter(name)));
     arguments
+}
+
+/// What the tests of a module, or a single one, have in their names.
+fn filter(name: &str) -> String {
+    if name.contains("::") { name.to_owned() } else { format!("{name}::") }
+}
+
+/// A misspelt name would run nothing, and that would look like success.
+fn ensure_each_ran(names: &[String], tests: &BTreeSet<String>) -> Result<()> {
+    for filter in names.iter().map(|name| filter(name)) {
+        ensure!(
+            tests.iter().any(|test| test.contains(&filter)),
+            "no test ran whose name contains `{filter}`: `cargo test {} --test=system --test=it -- --ignored --list` lists the ignored tests; those in modules `extra` run only if NAME contains `extra`",
+            SELECTION.join(" ")
+        );
+    }
+    Ok(())
 }
 
 /// Makes what many tests use, unless somebody has made it: kpack as it is installed. For `e2e` alone, which a newcomer runs
@@ -185,4 +201,31 @@ fn prepare(names: &[String]) -> Result<()> {
         shell.set_var("KPACK_TEST_XTASK", env::current_exe()?);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{Choice, Needs, arguments, ensure_each_ran, needs};
+
+    #[test]
+    fn tests_by_name_compile_and_install_what_they_need() {
+        let names = |names: &str| Vec::from_iter(names.split(' ').map(str::to_owned));
+        let compiled = |list: &str| arguments(&names(list), &[]).compile;
+        assert_eq!(compiled("faults real"), ["--test=system"]);
+        for extra in ["extra", "faults::extra::join", "trim_faults::extra"] {
+            assert_eq!(compiled(extra), ["--test=system", "--test=it"]);
+        }
+        assert_eq!(needs(&names("faults::quick"), Choice::All), [Needs::Faults]);
+        assert_eq!(needs(&names("trim_faults"), Choice::All), Choice::All.needs());
+        assert_eq!(needs(&names("trim_faults"), Choice::Basic), [Needs::Test]);
+    }
+
+    #[test]
+    fn a_name_without_tests_is_an_error() {
+        let names = ["faults", "real::windows", "reel"].map(str::to_owned);
+        let tests = ["faults::quick::join", "real::windows::one"].map(str::to_owned).into();
+        ensure_each_ran(&names[..2], &tests).unwrap();
+        let error = ensure_each_ran(&names, &tests).unwrap_err().to_string();
+        assert!(error.contains("`reel::`"), "{error}");
+    }
 }

@@ -9,7 +9,7 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, ensure};
-use kpack_tools::process::{cargo, target_directory, try_run};
+use kpack_tools::process::{NOT_RUN, cargo, target_directory, try_run, unstable_rustdoc};
 use public_api::Builder;
 
 /// The packages, and the names of their libraries.
@@ -27,13 +27,6 @@ const CRATES: [(&str, &str); 9] = [
 
 /// The release of Rust whose listings these are. Another one may write JSON that `public-api` cannot read.
 const RUST: &str = "1.95";
-
-/// Rustdoc, which writes JSON only where unstable options are allowed. If that were also set for cargo,
-/// dependencies would be compiled again.
-const RUSTDOC: &str = "#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc \"$@\"\n";
-
-/// The exit code of a check that cannot run here, as test programs under Automake and Meson use it.
-const NOT_RUN: u8 = 77;
 
 fn main() -> ExitCode {
     let update = env::args().any(|argument| argument == "--update");
@@ -53,13 +46,10 @@ fn run(update: bool) -> Result<ExitCode> {
         println!("the listings are those of Rust {RUST}, and this is {}", rustc.trim());
         return Ok(ExitCode::from(NOT_RUN));
     }
-    let rustdoc = target_directory().join("rustdoc-json");
-    fs::write(&rustdoc, RUSTDOC)?;
-    try_run(Command::new("chmod").arg("+x").arg(&rustdoc))?;
     let mut command =
         cargo(&["doc", "--quiet", "--locked", "--no-deps", "--lib", "--all-features"]);
     command.args(CRATES.iter().flat_map(|(package, _)| ["--package", package]));
-    command.env("RUSTDOC", rustdoc);
+    command.env("RUSTDOC", unstable_rustdoc()?);
     command.env("RUSTDOCFLAGS", "-Zunstable-options --output-format json");
     try_run(command.current_dir(root()))?;
     let mut changed = Vec::new();

@@ -1,5 +1,6 @@
 //! What tasks and tests share: where programs are, and how they run.
 
+pub mod documents;
 pub mod process;
 pub mod programs;
 pub mod python;

@@ -1,7 +1,9 @@
 //! Programs that must succeed, and cargo.
 
 use std::env;
+use std::fs::{self, Permissions};
 use std::io::{self, ErrorKind};
+use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::thread;
@@ -27,12 +29,17 @@ fn try_output(command: &mut Command) -> io::Result<Output> {
     }
 }
 
+/// The root of the repository.
+pub(crate) fn repository() -> &'static Path {
+    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
+    own.ancestors().nth(2).expect("tests/tools is a directory of the repository")
+}
+
 /// Cargo's target directory.
 pub fn target_directory() -> PathBuf {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
-    let root = own.ancestors().nth(2).expect("tests/tools is a directory of the repository");
     let named = env::var_os("CARGO_TARGET_DIR").map(PathBuf::from);
-    std::path::absolute(root.join(named.unwrap_or("target".into()))).expect("the path is not empty")
+    std::path::absolute(repository().join(named.unwrap_or("target".into())))
+        .expect("the path is not empty")
 }
 
 /// `cargo`, as if it was started by hand.
@@ -54,6 +61,25 @@ pub fn cargo_variables() -> impl Iterator<Item = String> {
             || name.starts_with("CARGO_PKG_")
             || name.starts_with("CARGO_MANIFEST_")
     })
+}
+
+/// The exit code of a check that cannot run here, as test programs under Automake and Meson use it.
+pub const NOT_RUN: u8 = 77;
+
+/// A rustdoc that accepts unstable options, such as those for JSON. If cargo had the variable, it would compile dependencies
+/// again.
+///
+/// # Errors
+/// The target directory cannot be written.
+pub fn unstable_rustdoc() -> Result<PathBuf> {
+    let path = target_directory().join("unstable-rustdoc");
+    // Another task may run it meanwhile.
+    let unfinished = path.with_extension(std::process::id().to_string());
+    fs::write(&unfinished, "#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc \"$@\"\n")
+        .with_context(|| unfinished.display().to_string())?;
+    fs::set_permissions(&unfinished, Permissions::from_mode(0o755))?;
+    fs::rename(&unfinished, &path)?;
+    Ok(path)
 }
 
 /// The standard output of a command that must succeed.

@@ -1,6 +1,6 @@
 //! A directory in memory for what tests write: otherwise they wait for a disk half of the time, since kpack flushes its output.
 
-use std::fs::{self, Permissions};
+use std::fs::{self, File, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,14 +9,18 @@ use kpack_tools::process::try_run;
 
 /// Where Linux keeps files in memory.
 const PLACE: &str = "/dev/shm";
-const NAME: &str = "kpack-test.";
+const NAME: &str = "kpack-tests-";
 
 /// How much has to be free there, and in memory, in MiB. The tests of the workspace need less than one GiB.
 const ENOUGH: u64 = 4096;
 
 /// The directory. It is removed on drop.
 #[derive(Debug)]
-pub(super) struct Memory(PathBuf);
+pub(super) struct Memory {
+    path: PathBuf,
+    /// The directory itself, locked as long as this run lives: containers share the place, but not the numbers of processes.
+    _lock: File,
+}
 
 impl Memory {
     /// Makes it, where there is enough memory, and programs in it may be run: containers often mount it without.
@@ -25,11 +29,16 @@ impl Memory {
         if free()? < ENOUGH || available()? < ENOUGH {
             return None;
         }
-        let memory = Self(Path::new(PLACE).join(format!("{NAME}{}", std::process::id())));
-        fs::create_dir(&memory.0).ok()?;
+        let template = Path::new(PLACE).join(format!("{NAME}XXXXXXXXXX"));
+        let made = try_run(Command::new("mktemp").arg("--directory").arg(template)).ok()?;
+        let path = PathBuf::from(made.trim_end());
+        let lock = File::open(&path).ok()?;
+        // If another run took it for a leftover before, it is gone afterwards, and what follows fails.
+        lock.lock().ok()?;
+        let memory = Self { path, _lock: lock };
         // As `/tmp`: some tests run programs as another user.
-        fs::set_permissions(&memory.0, Permissions::from_mode(0o1777)).ok()?;
-        let program = memory.0.join("true");
+        fs::set_permissions(&memory.path, Permissions::from_mode(0o1777)).ok()?;
+        let program = memory.path.join("true");
         fs::copy("/bin/true", &program).ok()?;
         let runs = Command::new(&program).status().is_ok_and(|status| status.success());
         let _ = fs::remove_file(program);
@@ -37,13 +46,13 @@ impl Memory {
     }
 
     pub(super) fn path(&self) -> &Path {
-        &self.0
+        &self.path
     }
 }
 
 impl Drop for Memory {
     fn drop(&mut self) {
-        let _ = fs::remove_dir_all(&self.0);
+        let _ = fs::remove_dir_all(&self.path);
     }
 }
 
@@ -51,8 +60,12 @@ impl Drop for Memory {
 fn remove_leftovers() {
     for entry in fs::read_dir(PLACE).into_iter().flatten().flatten() {
         let name = entry.file_name();
-        let process = name.to_str().and_then(|name| name.strip_prefix(NAME)?.parse::<u32>().ok());
-        if process.is_some_and(|process| !Path::new("/proc").join(process.to_string()).exists()) {
+        if !name.to_str().is_some_and(|name| name.starts_with(NAME)) {
+            continue;
+        }
+        // Held until it is removed.
+        let Ok(lock) = File::open(entry.path()) else { continue };
+        if lock.try_lock().is_ok() {
             let _ = fs::remove_dir_all(entry.path());
         }
     }
@@ -88,6 +101,13 @@ mod tests {
         assert!(path.starts_with(PLACE));
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o1777);
         assert_eq!(fs::read_dir(&path).unwrap().count(), 0);
+        // Another run, and what a run left that was killed.
+        let leftover = path.with_extension("leftover");
+        fs::create_dir(&leftover).unwrap();
+        let other = Memory::new();
+        assert!(path.exists() && !leftover.exists());
+        drop(other);
+        assert!(path.exists());
         drop(memory);
         assert!(!path.exists());
     }

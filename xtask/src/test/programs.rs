@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::Result;
-use kpack_tools::process::{cargo, cargo_variables};
+use kpack_tools::process::{cargo, cargo_variables, unstable_rustdoc};
 use serde_json::Value;
 use xshell::cmd;
 
@@ -18,9 +18,6 @@ pub(super) const SELECTION: [&str; 3] = ["--locked", "--workspace", "--all-featu
 
 /// How libtest prints JSON. It also demands the variable `RUSTC_BOOTSTRAP`.
 const JSON: [&str; 3] = ["-Zunstable-options", "--format=json", "--report-time"];
-
-/// Rustdoc, which runs the examples of the documentation. If cargo had the variable, it would compile dependencies again.
-const RUSTDOC: &str = "#!/bin/sh\nRUSTC_BOOTSTRAP=1 exec rustdoc \"$@\"\n";
 
 /// A program with tests.
 #[derive(Debug)]
@@ -86,13 +83,13 @@ impl Program {
     }
 }
 
-/// Runs these programs one after the other, each to its end.
+/// Runs these programs one after the other, each to its end. The names are those by which somebody chose ignored tests.
 ///
 /// # Errors
 /// A program cannot be started. Failed tests are part of the report.
-pub(super) fn run(programs: &[Program], arguments: &[String]) -> Result<Report> {
+pub(super) fn run(programs: &[Program], arguments: &[String], names: &[String]) -> Result<Report> {
     let are_ignored = arguments.iter().any(|argument| argument == "--ignored");
-    let mut report = Report { are_ignored, ..Report::default() };
+    let mut report = Report { are_ignored, names: names.to_vec(), ..Report::default() };
     for program in programs {
         program.run(arguments, &mut report)?;
     }
@@ -104,10 +101,9 @@ pub(super) fn run(programs: &[Program], arguments: &[String]) -> Result<Report> 
 /// # Errors
 /// Cargo cannot be started.
 pub(super) fn run_documentation(arguments: &[String], report: &mut Report) -> Result<()> {
-    let rustdoc = repository::script("rustdoc-with-json", RUSTDOC)?;
     let mut command = cargo(&["test", "--doc", "--quiet", "--no-fail-fast"]);
     command.args(SELECTION).arg("--").args(JSON).args(arguments);
-    command.env("RUSTDOC", rustdoc).current_dir(repository::root());
+    command.env("RUSTDOC", unstable_rustdoc()?).current_dir(repository::root());
     report.watch(command, "examples in the documentation", "--doc")
 }
 
@@ -125,12 +121,19 @@ pub(super) struct Failure {
 /// What all tests did.
 #[derive(Debug, Default)]
 pub(super) struct Report {
-    pub(super) passed: usize,
+    /// All that began.
+    pub(super) begun: BTreeSet<String>,
+    /// How many passed, without those that were skipped.
+    passed: usize,
+    /// How many were skipped, wholly or in part: to the harness, they passed.
+    skipped_count: usize,
     pub(super) failures: Vec<Failure>,
     /// The tests that did not run, by the reason.
     pub(super) skipped: BTreeMap<String, BTreeSet<String>>,
     /// Whether these are the ignored tests, which this task runs by name.
     are_ignored: bool,
+    /// The names by which somebody chose them.
+    names: Vec<String>,
     /// How many seconds each test took.
     pub(super) times: Vec<(f64, String)>,
 }
@@ -140,8 +143,10 @@ pub(super) struct Report {
 struct Running {
     /// Its tests that have begun, and have not ended.
     tests: BTreeSet<String>,
-    /// Whether tests ran without a result of all.
-    is_open: bool,
+    /// Whether the harness printed the result of all tests that it announced. A program that ends earlier may exit with 0.
+    has_result: bool,
+    passed: Vec<String>,
+    skipped: BTreeSet<String>,
     failed: usize,
 }
 
@@ -153,27 +158,34 @@ impl Report {
         let ended = log::listen(command, |stream, line| {
             let (shown, logged) = match stream {
                 Stream::Output => self.read(line, name, option, &mut running),
-                Stream::Error => (self.note(line), Some(line.to_owned())),
+                Stream::Error => (self.note(line, &mut running), Some(line.to_owned())),
             };
             if let Some(shown) = shown {
                 println!("   [{:>3} s] {shown}", started.elapsed().as_secs());
             }
             logged
         });
-        match ended {
+        let skipped = running.passed.iter().filter(|test| running.skipped.contains(*test)).count();
+        self.passed += running.passed.len() - skipped;
+        self.skipped_count += skipped;
+        let output = match ended {
+            Ok(()) if running.has_result => return Ok(()),
+            Ok(()) => "its exit code was 0".to_owned(),
             // A failed test is why it failed.
-            Err(_) if running.failed > 0 && !running.is_open => Ok(()),
-            Err(error) if error.is::<log::Failed>() => {
-                let tests = Vec::from_iter(running.tests).join(", ");
-                self.failures.push(Failure {
-                    test: format!("{name}: ended without a result, while these tests ran: {tests}"),
-                    output: format!("{error:#}"),
-                    again: self.again(option, &[]),
-                });
-                Ok(())
-            }
-            ended => ended,
-        }
+            Err(_) if running.failed > 0 && running.has_result => return Ok(()),
+            Err(error) if error.is::<log::Failed>() => format!("{error:#}"),
+            Err(error) => return Err(error),
+        };
+        let tests = Vec::from_iter(running.tests.iter().map(String::as_str));
+        self.failures.push(Failure {
+            test: format!(
+                "{name}: ended without a result, while these tests ran: {}",
+                tests.join(", ")
+            ),
+            output,
+            again: self.again(option, &tests),
+        });
+        Ok(())
     }
 
     /// Reads a line of JSON. Returns what is shown, and what goes into the log.
@@ -193,9 +205,9 @@ impl Report {
         let count = |key: &str| event[key].as_u64().unwrap_or(0);
         let (test, what) = (text("name"), text("event"));
         match (text("type"), what) {
-            ("suite", "started") => running.is_open = count("test_count") > 0,
+            ("suite", "started") => running.has_result = count("test_count") == 0,
             ("suite", "ok" | "failed") => {
-                running.is_open = false;
+                running.has_result = true;
                 let [passed, failed, ignored] = ["passed", "failed", "ignored"].map(count);
                 let others = [(failed, "failed"), (ignored, "ignored")];
                 let others = others.iter().filter(|(count, _)| *count > 0);
@@ -203,7 +215,10 @@ impl Report {
                 let shown = format!("{name}: {passed} passed{}", others.collect::<String>());
                 return ((passed + failed + ignored > 0).then_some(shown.clone()), Some(shown));
             }
-            ("test", "started") => _ = running.tests.insert(test.to_owned()),
+            ("test", "started") => {
+                self.begun.insert(test.to_owned());
+                running.tests.insert(test.to_owned());
+            }
             ("test", "ok" | "failed" | "ignored") => {
                 running.tests.remove(test);
                 let time = event["exec_time"].as_f64();
@@ -211,7 +226,7 @@ impl Report {
                 let time = time.map_or(String::new(), |time| format!(" ({time:.2} s)"));
                 let mut logged = format!("test {test} ... {what}{time}");
                 if what == "ok" {
-                    self.passed += 1;
+                    running.passed.push(test.to_owned());
                 }
                 if what == "failed" {
                     running.failed += 1;
@@ -231,13 +246,22 @@ impl Report {
     }
 
     /// Reads a line past the harness; returns what a test found to be true.
-    fn note(&mut self, line: &str) -> Option<String> {
+    fn note(&mut self, line: &str, running: &mut Running) -> Option<String> {
         let (what, rest) = line.split_once(": ")?;
         if what == "skipped" {
             let (test, why) = rest.split_once(": ")?;
             self.skipped.entry(why.to_owned()).or_default().insert(test.to_owned());
+            running.skipped.insert(test.to_owned());
         }
         (what == "checked").then(|| rest.to_owned())
+    }
+
+    /// How many tests passed, failed and were skipped.
+    pub(super) fn counts(&self) -> String {
+        let others = [(self.failures.len(), "failed"), (self.skipped_count, "skipped")];
+        let others = others.iter().filter(|(count, _)| *count > 0);
+        let others = others.map(|(count, what)| format!(", {count} {what}"));
+        format!("{} tests passed{}", self.passed, others.collect::<String>())
     }
 
     /// The longest tests, a line each.
@@ -248,10 +272,11 @@ impl Report {
         lines.map(|(time, test)| format!("{time:9.2} s  {test}\n")).collect()
     }
 
-    /// The command that runs these tests alone.
+    /// The command that runs these tests alone, or without any, all that ran.
     fn again(&self, option: &str, tests: &[&str]) -> String {
         if self.are_ignored {
-            return format!("cargo xtask test {}", tests.join(" "));
+            let tests = if tests.is_empty() { self.names.join(" ") } else { tests.join(" ") };
+            return format!("cargo xtask test {tests}");
         }
         let tests = tests.iter().map(|test| format!(" '{test}'")).collect::<String>();
         let filter = if tests.is_empty() { tests } else { format!(" -- --exact{tests}") };
@@ -307,7 +332,6 @@ mod tests {
         let shown = lines.lines().map(|line| read(&mut report, line.trim()).0);
         let shown = Vec::from_iter(shown.collect::<Vec<_>>().into_iter().flatten());
         assert_eq!(shown, ["kpack-cli it: 1 passed, 1 failed, 1 ignored"]);
-        assert_eq!(report.passed, 1);
         let [failure] = &report.failures[..] else { panic!("{report:?}") };
         assert_eq!(
             (&*failure.test, &*failure.output),
@@ -318,10 +342,12 @@ mod tests {
             "cargo test --locked --workspace --all-features --test=it -- --exact 'a::two'"
         );
         assert_eq!(report.slowest(1).trim(), "1.50 s  kpack-cli it: a::two");
-        assert!(!running.is_open && running.tests.is_empty());
+        assert!(running.has_result && running.tests.is_empty());
+        assert_eq!(running.passed, ["a::one"]);
 
-        assert_eq!(report.note("checked: one: 3 programs").unwrap(), "one: 3 programs");
-        assert_eq!(report.note("skipped: two: `wine` is missing"), None);
+        let mut note = |line| report.note(line, &mut running);
+        assert_eq!(note("checked: one: 3 programs").unwrap(), "one: 3 programs");
+        assert_eq!(note("skipped: two: `wine` is missing"), None);
         assert!(report.skipped["`wine` is missing"].iter().eq(["two"]));
     }
 
@@ -341,5 +367,45 @@ mod tests {
         let [failure] = &report.failures[..] else { panic!("{report:?}") };
         assert!(failure.test.ends_with("while these tests ran: crash"), "{}", failure.test);
         assert!(failure.output.contains("no memory"), "{}", failure.output);
+    }
+
+    /// A test may call `exit`, or a program may have no harness.
+    #[test]
+    fn a_program_that_ends_early_fails_whatever_its_exit_code() {
+        let started = r#"{ "type": "suite", "event": "started", "test_count": 2 }
+{ "type": "test", "event": "started", "name": "faults::leaves" }"#;
+        let tests = r#"{ "type": "suite", "event": "started", "test_count": 0 }
+{ "type": "suite", "event": "ok", "passed": 0, "failed": 0, "ignored": 0 }"#;
+        for (printed, failed) in [(started, true), ("", true), (tests, false)] {
+            let mut report = Report { are_ignored: true, ..Report::default() };
+            let mut program = std::process::Command::new("printf");
+            program.args(["%s", printed]);
+            report.watch(program, "kpack-tests system", "--test=system").unwrap();
+            assert_eq!(report.failures.len(), usize::from(failed), "{printed}: {report:?}");
+            if printed == started {
+                assert_eq!(report.failures[0].again, "cargo xtask test faults::leaves");
+            }
+        }
+        let names = vec!["faults".to_owned()];
+        let report = Report { are_ignored: true, names, ..Report::default() };
+        assert_eq!(report.again("--test=system", &[]), "cargo xtask test faults");
+    }
+
+    #[test]
+    fn a_skipped_test_does_not_count_as_passed() {
+        let mut report = Report::default();
+        let mut program = std::process::Command::new("sh");
+        program.args([
+            "-c",
+            r#"
+            echo '{ "type": "suite", "event": "started", "test_count": 2 }'
+            echo 'skipped: two: `wine` is missing' >&2
+            echo 'skipped: two: `dnf` is missing' >&2
+            echo '{ "type": "test", "event": "ok", "name": "one" }'
+            echo '{ "type": "test", "event": "ok", "name": "two" }'
+            echo '{ "type": "suite", "event": "ok", "passed": 2 }'"#,
+        ]);
+        report.watch(program, "kpack-tests it", "--test=it").unwrap();
+        assert_eq!(report.counts(), "1 tests passed, 1 skipped");
     }
 }
