@@ -1,4 +1,4 @@
-//! What tasks and tests share: where programs are, and how they run.
+//! What tasks and tests share: where programs are, how they run, and which commands the documents show.
 
 pub mod documents;
 pub mod process;

@@ -143,11 +143,19 @@ pub(super) struct Report {
 struct Running {
     /// Its tests that have begun, and have not ended.
     tests: BTreeSet<String>,
-    /// Whether the harness printed the result of all tests that it announced. A program that ends earlier may exit with 0.
-    has_result: bool,
+    /// The suites that the harness announced, one for each crate with examples, and those whose result it printed.
+    announced: usize,
+    ended: usize,
     passed: Vec<String>,
     skipped: BTreeSet<String>,
     failed: usize,
+}
+
+impl Running {
+    /// Whether all tests have a result. A program that ends before may exit with 0.
+    fn has_result(&self) -> bool {
+        self.announced > 0 && self.announced == self.ended
+    }
 }
 
 impl Report {
@@ -169,10 +177,10 @@ impl Report {
         self.passed += running.passed.len() - skipped;
         self.skipped_count += skipped;
         let output = match ended {
-            Ok(()) if running.has_result => return Ok(()),
+            Ok(()) if running.has_result() => return Ok(()),
             Ok(()) => "its exit code was 0".to_owned(),
             // A failed test is why it failed.
-            Err(_) if running.failed > 0 && running.has_result => return Ok(()),
+            Err(_) if running.failed > 0 && running.has_result() => return Ok(()),
             Err(error) if error.is::<log::Failed>() => format!("{error:#}"),
             Err(error) => return Err(error),
         };
@@ -205,9 +213,9 @@ impl Report {
         let count = |key: &str| event[key].as_u64().unwrap_or(0);
         let (test, what) = (text("name"), text("event"));
         match (text("type"), what) {
-            ("suite", "started") => running.has_result = count("test_count") == 0,
+            ("suite", "started") => running.announced += 1,
             ("suite", "ok" | "failed") => {
-                running.has_result = true;
+                running.ended += 1;
                 let [passed, failed, ignored] = ["passed", "failed", "ignored"].map(count);
                 let others = [(failed, "failed"), (ignored, "ignored")];
                 let others = others.iter().filter(|(count, _)| *count > 0);
@@ -342,7 +350,7 @@ mod tests {
             "cargo test --locked --workspace --all-features --test=it -- --exact 'a::two'"
         );
         assert_eq!(report.slowest(1).trim(), "1.50 s  kpack-cli it: a::two");
-        assert!(running.has_result && running.tests.is_empty());
+        assert!(running.has_result() && running.tests.is_empty());
         assert_eq!(running.passed, ["a::one"]);
 
         let mut note = |line| report.note(line, &mut running);
@@ -376,7 +384,9 @@ mod tests {
 { "type": "test", "event": "started", "name": "faults::leaves" }"#;
         let tests = r#"{ "type": "suite", "event": "started", "test_count": 0 }
 { "type": "suite", "event": "ok", "passed": 0, "failed": 0, "ignored": 0 }"#;
-        for (printed, failed) in [(started, true), ("", true), (tests, false)] {
+        let and_others = format!("{started}\n{tests}");
+        for (printed, failed) in [(started, true), (&and_others, true), ("", true), (tests, false)]
+        {
             let mut report = Report { are_ignored: true, ..Report::default() };
             let mut program = std::process::Command::new("printf");
             program.args(["%s", printed]);
