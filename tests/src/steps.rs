@@ -192,28 +192,33 @@ impl Trace {
             ways.rotate_left(index % count);
             Trial { step, ways, enough: if steps == Steps::All { count } else { 1 } }
         }));
-        for step in self.before_names() {
+        for step in self.before_names(steps) {
             trials.retain(|trial| trial.step != step);
             trials.push(Trial { step, ways: ways.to_vec(), enough: ways.len() });
         }
         trials
     }
 
-    /// The last call that opens or makes something before the first and before the last file gets its name, in each thread.
-    fn before_names(&self) -> BTreeSet<Step> {
-        let mut steps = BTreeSet::new();
+    /// The last calls that open or make something before files get their names: nothing is opened in between that could
+    /// be noticed to be another one.
+    fn before_names(&self, steps: Steps) -> BTreeSet<Step> {
+        let mut chosen = BTreeSet::new();
         for thread in BTreeSet::from_iter(self.0.iter().map(|call| &call.thread)) {
-            let calls = Vec::from_iter(self.0.iter().filter(|call| call.thread == *thread));
-            let is_name =
-                |call: &&Call| ["rename", "link"].iter().any(|kind| call.name.starts_with(kind));
-            let (first, last) = (calls.iter().position(is_name), calls.iter().rposition(is_name));
-            for named in [first, last].into_iter().flatten() {
-                let opens = |call: &&&Call| ["openat", "mkdirat", "mkdir"].contains(&&*call.name);
-                let before = calls[..named].iter().rev().find(opens);
-                steps.extend(before.map(|call| (call.name.clone(), call.number)));
+            let (mut last, mut before) = (None, Vec::new());
+            for (index, call) in
+                self.0.iter().enumerate().filter(|(_, call)| call.thread == *thread)
+            {
+                let name = &*call.name;
+                if ["openat", "mkdirat", "mkdir"].contains(&name) {
+                    last = Some(index);
+                } else if ["rename", "link"].iter().any(|kind| name.starts_with(kind)) {
+                    before.extend(last.take());
+                }
             }
+            let calls = steps.choose(&before).into_iter().map(|index| &self.0[index]);
+            chosen.extend(calls.map(|call| (call.name.clone(), call.number)));
         }
-        steps
+        chosen
     }
 }
 
@@ -310,7 +315,7 @@ mod tests {
 "#;
         let trace = Trace::read(log, "/tree");
         let step = |name: &str, number| (name.to_owned(), number);
-        assert_eq!(trace.before_names(), BTreeSet::from([step("openat", 2)]));
+        assert_eq!(trace.before_names(Steps::Some), BTreeSet::from([step("openat", 2)]));
         let numbers = trace.numbers(|call| call.name == "write");
         assert_eq!(numbers, BTreeMap::from([("write".to_owned(), vec![2])]));
         let trials = trace.trials(Steps::Some, &["mkdirat", "renameat"], &["a", "b"]);
