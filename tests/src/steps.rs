@@ -179,6 +179,24 @@ impl Trace {
         most
     }
 
+    /// The steps at which to kill the command.
+    fn kills(&self, steps: Steps) -> Vec<Step> {
+        let numbers = self.numbers(|call| {
+            let is_some = [&NAMES[..], &CONTENT].concat().contains(&&*call.name);
+            (steps == Steps::All || is_some) && writes(&call.name, &call.arguments)
+        });
+        let chosen = numbers.into_iter().flat_map(|(name, numbers)| {
+            let mut chosen = steps.choose(&numbers);
+            if steps == Steps::Some && CONTENT.contains(&&*name) {
+                let last = numbers.len() - 1;
+                chosen = Vec::from_iter([0, last / 2, last].map(|index| numbers[index]));
+                chosen.dedup();
+            }
+            chosen.into_iter().map(move |number| (name.clone(), number))
+        });
+        chosen.collect()
+    }
+
     /// The steps of some names, each with the ways to disturb the command there: until one of them does, first with
     /// another one at each step, or with each of them. The last steps before a file gets its name are tried in each way.
     pub fn trials<T: Copy>(&self, steps: Steps, names: &[&str], ways: &[T]) -> Vec<Trial<T>> {
@@ -231,53 +249,50 @@ fn is_in(root: &str, arguments: &str) -> bool {
     path.starts_with('"') && !path.starts_with("\"/") || path.replace(&current, "").contains(root)
 }
 
-/// Runs a command once to its end, and then kills it before each of its steps, in a run for each.
+/// Runs a command to its end, and then kills it before each of its steps, in a run for each. It does so from each of
+/// `states`.
 ///
-/// `command` prepares each run, and `check` looks at what it left; both get its number, which is 0 for the first and 1 for
-/// one in which the steps are counted. `state` is what the command changes.
+/// `command` prepares each run, and `check` looks at what it left; both get the number of the state to start from. `content`
+/// is what the command changes.
 ///
 /// # Panics
 /// The command cannot be run by strace, few runs were killed, or none after it had changed something.
 pub fn kill_at_steps<S: PartialEq>(
     steps: Steps,
-    mut command: impl FnMut(u32) -> Command,
-    state: impl Fn() -> S,
-    mut check: impl FnMut(u32),
+    states: usize,
+    mut command: impl FnMut(usize) -> Command,
+    content: impl Fn() -> S,
+    mut check: impl FnMut(usize),
 ) {
     run(&mut command(0));
-    let trace = Trace::of(&command(1), &WRITING, &["-f"]);
-    let counted = trace.numbers(|call| {
-        let is_meant =
-            |name| steps == Steps::All || NAMES.contains(&name) || CONTENT.contains(&name);
-        is_meant(&*call.name) && writes(&call.name, &call.arguments)
-    });
-    let (mut runs, mut killed, mut killed_at_work) = (1, 0, 0);
-    for (call, numbers) in &counted {
-        let mut chosen = steps.choose(numbers);
-        if steps == Steps::Some && CONTENT.contains(&&**call) {
-            chosen = [0, numbers.len() / 2, numbers.len() - 1].map(|index| numbers[index]).to_vec();
-            chosen.dedup();
-        }
-        for number in chosen {
+    let (mut runs, mut killed, mut killed_at_work) = (0, 0, 0);
+    for state in 0..states {
+        let trace = Trace::of(&command(state), &WRITING, &["-f"]);
+        for (call, number) in trace.kills(steps) {
             runs += 1;
-            let command = command(runs);
-            let before = state();
+            let command = command(state);
+            let before = content();
             let filter = format!("-etrace={call}");
             let fault = format!("-einject={call}:signal=KILL:when={number}");
             let mut strace = traced(&command, "/dev/null".as_ref(), &["-f", &filter, &fault]);
             strace.stdout(Stdio::null()).stderr(Stdio::null());
-            if strace.status().unwrap().code().is_none() {
+            let is_killed = strace.status().unwrap().code().is_none();
+            if is_killed {
                 killed += 1;
-                killed_at_work += u32::from(state() != before);
+                killed_at_work += usize::from(content() != before);
             }
-            check(runs);
+            // This is shown where the check fails.
+            println!(
+                "state {state}, {call} {number}: {}",
+                if is_killed { "killed" } else { "ended" }
+            );
+            check(state);
         }
     }
-    let all = runs - 1;
-    println!("{killed} of {all} runs were killed, {killed_at_work} at work: {counted:?}");
-    assert!(killed_at_work > 0, "no run was killed after it had changed something: {counted:?}");
+    println!("{killed} of {runs} runs were killed, {killed_at_work} at work");
+    assert!(killed_at_work > 0, "no run was killed after it had changed something");
     // Where several threads work, one may make fewer calls than when they were counted.
-    assert!(killed * 2 > all, "only {killed} of {all} runs were killed: {counted:?}");
+    assert!(killed * 2 > runs, "only {killed} of {runs} runs were killed");
 }
 
 /// The command under strace, which logs to a file.

@@ -358,24 +358,25 @@ fn killed(steps: Steps) {
     listed.set(new.len() as u64);
     kill_at_steps(
         steps,
+        1,
         |_| {
             reset();
             command(&tree, &words("trim --arch gfx1100 prefix"))
         },
         || names.map(|name| fs::read(path(name)).ok()),
-        |run| {
+        |_| {
             for name in names {
                 let found = fs::read(path(name)).unwrap();
-                assert!(found == old || found == new, "{name} is broken by run {run}");
-                assert!(found == old || note().contains(name), "{name} is not explained, {run}");
+                assert!(found == old || found == new, "{name} is broken");
+                assert!(found == old || note().contains(name), "{name} is not explained");
             }
             trim(&tree, "--arch gfx1100 prefix");
             let after = tree.snapshot();
-            assert!(after == complete, "run {run}: {:?}", after.keys());
+            assert!(after == complete, "{:?}", after.keys());
             let now = fs::read(tree.path(&format!("{site}/vec-1.dist-info/RECORD"))).unwrap();
-            assert_eq!(now, record, "run {run}");
+            assert_eq!(now, record);
             let inode = |name: &str| path(name).metadata().unwrap().ino();
-            assert_eq!(links.map(inode), [inode(LIBRARY); 3], "run {run}");
+            assert_eq!(links.map(inode), [inode(LIBRARY); 3]);
         },
     );
 }
