@@ -207,7 +207,6 @@ fn check_case(steps: Steps, case: &Case<'_>) {
             let swap = || swap(&tree, which, *is_deep, how);
             let swapped = run(&tree, line, follow, step, &swap);
             let what = format!("{line}: {which} {how:?} at {step:?}");
-            assert!(swapped.is_some() || !follow.is_empty(), "{what}: there is no such call");
             assert!(victims(&tree) == victims(inputs), "{what}");
             swaps += usize::from(swapped == Some(true));
             if swaps == *enough {
@@ -216,6 +215,7 @@ fn check_case(steps: Steps, case: &Case<'_>) {
         }
         steps_with_swap += usize::from(swaps > 0);
     }
+    // Where other threads take work from the main one, it may make fewer calls than when they were counted.
     println!("{line}: swapped at {steps_with_swap} of {} steps", trials.len());
     assert!(steps_with_swap * 2 >= trials.len(), "{line}: {steps_with_swap} of {}", trials.len());
 }
@@ -354,6 +354,7 @@ fn check_lists_of_a_trim(steps: Steps) {
         let files = Vec::from_iter(victims(&tree));
         assert!(files == Vec::from_iter(victims(&inputs)), "{step:?}");
     }
+    println!("{corrected} of {swaps} swaps came after the directory was opened");
     // Some swaps came before kpack opened the directory, and some afterwards.
     assert!(corrected > 0 && swaps > corrected, "{corrected} of {swaps}");
 }
