@@ -7,13 +7,10 @@ use anyhow::Result;
 
 use crate::process::try_run;
 
-/// What this version of Lintian does not know yet is no fault: fields, such as that of Debian's ROCm packages, versions of
-/// Debian's policy, and compatibility levels of debhelper.
-const UNKNOWN: [&str; 3] = [
-    "unknown-field",
-    "newer-standards-version",
-    "package-uses-experimental-debhelper-compat-version",
-];
+/// What this version of Lintian does not know yet is no fault: versions of Debian's policy, and compatibility levels of
+/// debhelper.
+const UNKNOWN: [&str; 2] =
+    ["newer-standards-version", "package-uses-experimental-debhelper-compat-version"];
 
 /// Checks DEBs, or what `.changes` files list, without some more tags.
 ///

@@ -57,6 +57,12 @@ impl Tree {
         Self { directory: TempDir::new().unwrap() }
     }
 
+    /// An empty one in this directory. Temporary files may be in memory, where Linux keeps attributes of users only since
+    /// version 6.6.
+    pub fn new_in(directory: impl AsRef<Path>) -> Self {
+        Self { directory: TempDir::new_in(directory).unwrap() }
+    }
+
     /// Its root.
     pub fn root(&self) -> &Path {
         self.directory.path()
@@ -80,10 +86,15 @@ impl Tree {
     /// Copies the tree.
     pub fn copy(&self) -> Self {
         let copy = Self::new();
-        for (name, path) in self.entries() {
-            copy_file(path, copy.path(&name));
-        }
+        self.copy_to(&copy);
         copy
+    }
+
+    /// Copies the tree into another one.
+    pub fn copy_to(&self, other: &Self) {
+        for (name, path) in self.entries() {
+            copy_file(path, other.path(&name));
+        }
     }
 
     /// Files and symbolic links, in order.

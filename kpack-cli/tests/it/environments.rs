@@ -5,7 +5,7 @@
 //! Every row of the tables is one environment.
 
 use std::collections::BTreeMap;
-use std::fs;
+use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
@@ -556,8 +556,8 @@ const TRIMMED_OF_UV: &[Row] = &[
     },
 ];
 
-/// The wheels, a simple index of them, and what pip installed from there. The directory is named after the wheels and after
-/// pip, so that a later run installs only what is new.
+/// The wheels, a simple index of them, and what pip installed from there. The directory is named after the wheels, after pip
+/// and after this file, so that a later run installs only what is new.
 static WHEELS: LazyLock<PathBuf> = LazyLock::new(|| {
     let root = Path::new(env!("CARGO_TARGET_TMPDIR")).join("environments");
     fs::create_dir_all(&root).unwrap();
@@ -566,13 +566,20 @@ static WHEELS: LazyLock<PathBuf> = LazyLock::new(|| {
     build_wheels(&new);
     let wheels = tree::files_in(&new.join("wheels")).into_iter();
     let wheels = wheels.map(|(name, bytes)| format!("{} {name}\n", sha256(&bytes)));
-    let made_of = format!("{:?}\n{}", *PIP, String::from_iter(wheels));
+    let made_by = sha256(include_bytes!("environments.rs"));
+    let made_of = format!("{:?}\n{made_by}\n{}", *PIP, String::from_iter(wheels));
     let kept = root.join(sha256(made_of.as_bytes()));
+    // Another process may be about to make the same.
+    let lock = File::create(root.join("lock")).unwrap();
+    lock.lock().unwrap();
     if !kept.exists() {
+        // Not the wheels that another process is building.
         for entry in fs::read_dir(&root).unwrap() {
-            let path = entry.unwrap().path();
-            if path != new {
-                let _ = fs::remove_dir_all(path);
+            let entry = entry.unwrap();
+            let name = entry.file_name().into_string().unwrap();
+            let builder = name.strip_prefix("new-").map(|id| Path::new("/proc").join(id));
+            if name != "lock" && !builder.is_some_and(|builder| builder.exists()) {
+                let _ = fs::remove_dir_all(entry.path());
             }
         }
         fs::rename(&new, &kept).unwrap();
@@ -776,7 +783,7 @@ impl Venv {
             let name = format!("installed-{}", sha256(format!("{runs:?}").as_bytes()));
             let original = WHEELS.join(&name);
             if !original.exists() {
-                // Where it has this name, it is complete.
+                // It gets its name only once it is complete.
                 let unfinished = WHEELS.join(format!("{name}-{}", std::process::id()));
                 copy(install().root(), &unfinished);
                 let _ = fs::rename(unfinished, &original);

@@ -399,13 +399,14 @@ fn a_run_that_is_killed() {
     let tree = RefCell::new(original.copy());
     kill_at_steps(
         Steps::Some,
+        1,
         |_| {
             *tree.borrow_mut() = original.copy();
             let arguments = words("split --prefix . --module vec lib/libvec.so");
             command(&tree.borrow(), &arguments)
         },
         || tree.borrow().snapshot_with_times(),
-        |run| {
+        |_| {
             let tree = tree.borrow();
             let library = tree.path("lib/libvec.so");
             if fs::read(&library).unwrap() != fs::read(&fat).unwrap() {
@@ -413,7 +414,7 @@ fn a_run_that_is_killed() {
             }
             // And the next run makes it whole.
             install(&InstallOptions::new(tree.root(), "vec", ["lib/libvec.so"]), &()).unwrap();
-            assert_eq!(tree.snapshot(), whole.snapshot(), "run {run}");
+            assert_eq!(tree.snapshot(), whole.snapshot());
         },
     );
 }

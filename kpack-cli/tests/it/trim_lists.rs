@@ -389,17 +389,18 @@ fn killed(steps: Steps) {
         ["vec", "holes", "split"].map(|name| format!("{packages}/{name}-1.dist-info/RECORD"));
     kill_at_steps(
         steps,
+        1,
         |_| {
             reset();
             command(&tree, &line)
         },
         || tree.snapshot(),
-        |run| {
+        |_| {
             trim(&tree, "venv");
             for list in &lists {
                 let [now, expected] =
                     [&tree, &after].map(|tree| fs::read_to_string(tree.path(list)));
-                assert_eq!(now.unwrap(), expected.unwrap(), "run {run}");
+                assert_eq!(now.unwrap(), expected.unwrap(), "{list}");
             }
         },
     );

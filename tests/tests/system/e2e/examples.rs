@@ -26,8 +26,8 @@ const RUST_WRAPPERS: usize = 4;
 const RUST_MODULES: [&str; 3] = ["stats", "vector-kernels", "fill"];
 const CPP_WRAPPERS: usize = 2;
 
-/// `examples/rust-hip` is tested, built, staged, moved and run. All of it is the release, which users get; the document's
-/// program is also built without optimisation.
+/// `examples/rust-hip` is tested, built, staged, moved and run. Most of it is the release, which users get; without
+/// optimisation, it is built and run.
 #[test]
 #[ignore = "needs clang, and builds a HIP project with Cargo"]
 fn rust() -> Result<()> {
@@ -38,17 +38,19 @@ fn rust() -> Result<()> {
     let example = root().join("examples/rust-hip");
     let cargo = |arguments: &[&str]| {
         let mut command = outside.cargo(arguments);
-        command.args(["--release", "--locked"]).current_dir(&example);
+        command.arg("--locked").current_dir(&example);
         in_place_of_rocm(&mut command);
         command.env("KPACK_OFFLOAD_ARCH", TARGETS.join(";"));
         command
     };
     // An earlier run may have built it, perhaps with another compiler for kernels.
     let packages = ["app", "stats", "vector-kernels", "fill"].map(|name| format!("-p={name}"));
-    try_run(cargo(&["clean"]).args(packages))?;
+    for profile in ["dev", "release"] {
+        try_run(cargo(&["clean", "--profile", profile]).args(&packages))?;
+    }
     // Unit and documentation tests also launch kernels.
     let report = work.join("tests.txt");
-    let mut tests = cargo(&["test", "--workspace"]);
+    let mut tests = cargo(&["test", "--workspace", "--release"]);
     try_run(tests.env("STUB_HIP_REPORT", &report).env("STUB_HIP_AGENT", TARGETS[0]))?;
     let told = fs::read_to_string(&report).context("the tests registered nothing")?;
     ensure!(
@@ -57,8 +59,10 @@ fn rust() -> Result<()> {
     );
     let messages = work.join("build.json");
     let format = "--message-format=json-render-diagnostics";
-    fs::write(&messages, try_run(&mut cargo(&["build", format]))?)?;
+    fs::write(&messages, try_run(&mut cargo(&["build", "--release", format]))?)?;
     runs(&outside.target().join("release"), "app", RUST_WRAPPERS, TARGETS, &work)?;
+    try_run(&mut cargo(&["build"]))?;
+    runs(&outside.target().join("debug"), "app", RUST_WRAPPERS, TARGETS, &work)?;
     let (kpack, staged) = (prefix().join("bin/kpack"), work.join("dist"));
     run!("{kpack} stage --output-dir {staged} --messages {messages}")?;
     for (module, target) in

@@ -9,11 +9,7 @@ use anyhow::{Context, Result, ensure};
 
 use super::place::Place;
 use kpack_tests::process::try_run;
-
-/// All that changes a file system, or waits for that. Of `openat` and `write` only some calls do.
-const WRITING: &str = "openat,write,pwrite64,writev,mkdir,mkdirat,rename,renameat,renameat2,link,linkat,\
-symlink,symlinkat,unlink,unlinkat,rmdir,fsync,fdatasync,syncfs,sync_file_range,ftruncate,fallocate,chmod,\
-fchmod,fchmodat,fchown,fchownat,fsetxattr,copy_file_range,sendfile,utimensat,flock,ioctl";
+use kpack_tests::steps::{WRITING, writes};
 
 /// The calls that read files and allocate memory. The C library takes an error of `brk` for an address.
 const READING: &str = "openat,read,pread64,mmap,mremap,mprotect,fstat,newfstatat,statx,access,faccessat,\
@@ -76,7 +72,9 @@ pub(super) struct Trace {
 impl Trace {
     /// Runs a command undisturbed.
     pub(super) fn record(place: &Place, log: &Path, arguments: &str) -> Result<Self> {
-        Self::of(WRITING, log, |runner| try_run(&mut place.command(runner, arguments)).map(drop))
+        Self::of(&WRITING.join(","), log, |runner| {
+            try_run(&mut place.command(runner, arguments)).map(drop)
+        })
     }
 
     /// The same, of what a program reads; `run` runs it by a program that takes a command as its last arguments.
@@ -233,19 +231,6 @@ fn renamed(line: &str, root: &Path) -> Option<[PathBuf; 2]> {
             Some([directory_of(old)?.join(name_of(from)?), directory_of(new)?.join(name_of(to)?)])
         }
         _ => None,
-    }
-}
-
-/// Whether a call writes to a file of the user.
-fn writes(name: &str, arguments: &str) -> bool {
-    let descriptor = arguments.split(['<', ',', ')']).next().unwrap_or_default();
-    match name {
-        "openat" => ["O_CREAT", "O_TMPFILE", "O_WRONLY", "O_RDWR"]
-            .iter()
-            .any(|flag| arguments.contains(flag)),
-        "ioctl" => arguments.contains("FICLONE"),
-        "write" | "writev" => !["1", "2"].contains(&descriptor) && !arguments.contains("<pipe:"),
-        _ => true,
     }
 }
 
