@@ -19,6 +19,7 @@ const ENOUGH: u64 = 4096;
 pub(super) struct Memory {
     path: PathBuf,
     /// The directory itself, locked as long as this run lives: containers share the place, but not the numbers of processes.
+    /// The lock is shared, because `kpack trim` takes a shared one on each directory above what it changes.
     _lock: File,
 }
 
@@ -34,7 +35,7 @@ impl Memory {
         let path = PathBuf::from(made.trim_end());
         let lock = File::open(&path).ok()?;
         // If another run took it for a leftover before, it is gone afterwards, and what follows fails.
-        lock.lock().ok()?;
+        lock.lock_shared().ok()?;
         let memory = Self { path, _lock: lock };
         // As `/tmp`: some tests run programs as another user.
         fs::set_permissions(&memory.path, Permissions::from_mode(0o1777)).ok()?;
@@ -87,7 +88,7 @@ fn available() -> Option<u64> {
 
 #[cfg(test)]
 mod tests {
-    use std::fs;
+    use std::fs::{self, File};
     use std::os::unix::fs::MetadataExt;
 
     use super::{Memory, PLACE};
@@ -101,6 +102,8 @@ mod tests {
         assert!(path.starts_with(PLACE));
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o7777, 0o1777);
         assert_eq!(fs::read_dir(&path).unwrap().count(), 0);
+        // As `kpack trim` does in a test.
+        File::open(&path).unwrap().try_lock_shared().unwrap();
         // Another run, and what a run left that was killed.
         let leftover = path.with_extension("leftover");
         fs::create_dir(&leftover).unwrap();
