@@ -103,7 +103,7 @@ impl std::error::Error for Failed {}
 
 /// How long to read after a program has ended. Its output mostly ends at once, but a server that it started may keep the pipe
 /// open.
-const LAST_WORDS: Duration = Duration::from_secs(10);
+const LAST_WORDS: Duration = Duration::from_secs(if cfg!(test) { 3 } else { 10 });
 /// How often to look whether it has ended.
 const LOOK: Duration = Duration::from_millis(200);
 
