@@ -80,6 +80,7 @@ gdb gdb test finds separate debug files
 pkg-config pkg-config test finds the loader as a library
 strace strace test,faults,workflow shows when files are flushed, and stops programs
 zstd zstd test,bench what `cargo xtask bench` compares with
+xz-utils xz test compresses as Debian's packages do
 gcc-aarch64-linux-gnu aarch64-linux-gnu-gcc,aarch64-linux-gnu-objcopy,aarch64-linux-gnu-strip test-all builds host binaries for AArch64
 libc6-dev-arm64-cross /usr/aarch64-linux-gnu/lib/libc.so.6 test-all the C library of host binaries for AArch64
 gcc-powerpc64le-linux-gnu powerpc64le-linux-gnu-gcc,powerpc64le-linux-gnu-objcopy,powerpc64le-linux-gnu-strip test-all builds host binaries for ppc64le

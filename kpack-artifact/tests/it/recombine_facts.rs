@@ -64,7 +64,13 @@ fn each_linker(sizes: [usize; 2], variants: &[(Kind, Option<&str>)]) -> Result<(
                 "ppc64le" => ("clang-19", Some("--target=powerpc64le-linux-gnu")),
                 _ => (linker.compiler, None),
             };
-            if !require::tools(&[linker.program, compiler]) {
+            // clang needs the libraries of that compiler for such hosts.
+            let libraries_of = match host {
+                "AArch64" => AARCH64.compiler,
+                "ppc64le" => PPC64LE.compiler,
+                _ => compiler,
+            };
+            if !require::tools(&[linker.program, compiler, libraries_of]) {
                 continue;
             }
             for (kind, flag) in variants {
