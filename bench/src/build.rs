@@ -4,6 +4,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
+use kpack_tests::page::repository;
 use kpack_tests::process::{cargo, target_directory, try_run};
 
 /// The profile that packages are built with.
@@ -18,11 +19,6 @@ const PORTABLE: [&str; 2] = [
 
 /// The version of `b3sum` that kpack is compared with.
 const B3SUM: &str = "b3sum@1.8.7";
-
-/// The root of the repository.
-pub(crate) fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("bench is a directory of the repository")
-}
 
 /// Prints the next step.
 pub(crate) fn step(what: &str) {
@@ -68,5 +64,5 @@ pub(crate) fn b3sum(kpack: &Path, is_portable: bool) -> Result<()> {
 }
 
 fn build(arguments: &[&str]) -> Result<()> {
-    try_run(cargo(arguments).arg("--locked").current_dir(root())).map(drop)
+    try_run(cargo(arguments).arg("--locked").current_dir(repository())).map(drop)
 }

@@ -5,8 +5,8 @@ use std::fs;
 use std::thread;
 
 use anyhow::{Context, Result};
+use kpack_tests::page::repository;
 
-use crate::build;
 use crate::comparison::{Outcome, Spread};
 
 /// Parts of the page, by name; each stands between two comments, `<!-- NAME -->` and `<!-- end -->`.
@@ -17,7 +17,7 @@ pub(crate) type Parts = Vec<(&'static str, String)>;
 /// # Errors
 /// The page cannot be written, or has no such part.
 pub(crate) fn write(parts: &Parts) -> Result<()> {
-    let path = build::root().join("docs/dev/performance.md");
+    let path = repository().join("docs/dev/performance.md");
     let mut page = fs::read_to_string(&path).with_context(|| path.display().to_string())?;
     for (name, text) in parts {
         page = replaced(&page, name, text)

@@ -11,6 +11,7 @@ use kpack_tests::fixture::{
     FatLibrary, Storage, WindowsBuild, WindowsLinker, add_and_mul, code_object, library_file,
     rocm_split,
 };
+use kpack_tests::page::repository;
 use kpack_tests::process::{cargo, try_run};
 use kpack_tests::python::{self, Tools};
 use kpack_tests::runtime;
@@ -167,7 +168,7 @@ pub(crate) fn small(setup: &Setup<'_>) -> Result<()> {
 pub(crate) fn load(setup: &Setup<'_>) -> Result<()> {
     let build = "bench --quiet --locked --package=kpack-runtime --bench=load --no-run --message-format=json";
     let mut build = cargo(&Vec::from_iter(build.split(' ')));
-    let built = try_run(build.current_dir(build::root()))?;
+    let built = try_run(build.current_dir(repository()))?;
     let messages = built.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
     let program = messages
         .filter(|message| message["target"]["name"] == "load")
@@ -200,7 +201,7 @@ pub(crate) fn runtime(setup: &Setup<'_>) -> Result<()> {
     let fat = setup.work.join("fat/lib");
     fs::create_dir_all(&fat)?;
     fs::copy(corpus_library(corpus::LARGEST)?.path, fat.join("library.so"))?;
-    let code = build::root().join("tests/fixtures/code-objects/dot.gfx11-generic.hsaco");
+    let code = repository().join("tests/fixtures/code-objects/dot.gfx11-generic.hsaco");
     let mut code = fs::read(code)?;
     // The same code, as for this GPU: what runtimes read is in `e_flags`.
     code[48..52].copy_from_slice(&0x36_u32.to_le_bytes());
@@ -303,7 +304,7 @@ pub(crate) fn wheels(setup: &Setup<'_>) -> Result<()> {
 
 /// Empty packages, named after the only build dependency that each has and does not use.
 pub(crate) fn build_dependencies(setup: &Setup<'_>) -> Result<()> {
-    let own = build::root().join("kpack-build");
+    let own = repository().join("kpack-build");
     let packages = [
         ("kpack-build", format!("{{ path = {own:?} }}")),
         ("cc", "\"1\"".to_owned()),

@@ -7,7 +7,7 @@ use std::process::Command;
 use anyhow::{Context, Result};
 
 use crate::page::repository;
-use crate::process::{cargo, cargo_variables, target_directory};
+use crate::process::{cargo, remove_cargo_variables, target_directory};
 
 /// Cargo's target directory of all such packages. It stays, so that kpack-build and its dependencies are compiled once for
 /// all of them.
@@ -58,9 +58,7 @@ impl Outside {
 
     /// Lets a command, and each cargo that it starts, build in this directory.
     pub fn prepare(&self, command: &mut Command) {
-        for name in cargo_variables() {
-            command.env_remove(name);
-        }
+        remove_cargo_variables(command);
         command.env("CARGO_TARGET_DIR", &self.target).env_remove("RUSTFLAGS");
         command.env("CARGO_NET_OFFLINE", "true").env("CARGO_INCREMENTAL", "0");
         // As cargo compiles what build scripts use: a program that uses kpack-build itself then needs no other one.

@@ -7,11 +7,7 @@ use std::process::Command;
 use crate::process;
 
 pub use kpack_tools::documents::task_commands;
-
-/// The root of the repository.
-pub fn repository() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap_or_else(|| Path::new("/"))
-}
+pub use kpack_tools::process::repository;
 
 /// A page of the user's book.
 #[derive(Debug)]

@@ -6,7 +6,9 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::OnceLock;
 
-pub use kpack_tools::process::{cargo, cargo_variables, output, run, target_directory, try_run};
+pub use kpack_tools::process::{
+    cargo, output, remove_cargo_variables, run, target_directory, try_run,
+};
 
 /// A prefix with kpack as `cargo xtask dist` installs it: the one that the variable `KPACK_TEST_PREFIX` names, or one that
 /// the first call makes, in `directory`.
@@ -32,9 +34,7 @@ pub fn xtask(task: &str) -> Command {
         None => cargo(&["run", "--package", "xtask", "--"]),
     };
     command.arg(task).current_dir(env!("CARGO_MANIFEST_DIR"));
-    for name in cargo_variables() {
-        command.env_remove(name);
-    }
+    remove_cargo_variables(&mut command);
     command
 }
 

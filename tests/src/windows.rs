@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
 
+use crate::page::repository;
 use crate::process::{cargo, run, target_directory};
 use crate::{require, sha256};
 
@@ -29,12 +30,11 @@ pub fn available() -> bool {
 /// # Panics
 /// The build fails.
 pub fn build(arguments: &[&str]) -> PathBuf {
-    let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("..");
     let mut command = cargo(arguments);
     // Tests under wine compress little, and look at no backtraces, so more would take longer than it saves.
     command.args(["--config", "profile.dev.package.zstd-sys.opt-level=1"]);
     command.env("CARGO_PROFILE_DEV_DEBUG", "0");
-    run(command.args(["--locked", "--target", TARGET]).current_dir(&root));
+    run(command.args(["--locked", "--target", TARGET]).current_dir(repository()));
     target_directory().join(TARGET).join("debug")
 }
 

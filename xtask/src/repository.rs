@@ -10,12 +10,7 @@ use serde_json::Value;
 
 use crate::process;
 
-pub(crate) use kpack_tools::process::target_directory;
-
-/// The root of the repository.
-pub(crate) fn root() -> &'static Path {
-    Path::new(env!("CARGO_MANIFEST_DIR")).parent().expect("xtask is a directory of the repository")
-}
+pub(crate) use kpack_tools::process::{repository as root, target_directory};
 
 /// An empty directory of this name in the target directory.
 pub(crate) fn empty_directory(name: &str) -> Result<PathBuf> {

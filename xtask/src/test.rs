@@ -186,15 +186,14 @@ fn ensure_each_ran(names: &[String], tests: &BTreeSet<String>) -> Result<()> {
 fn prepare(names: &[String]) -> Result<()> {
     let shell = process::shell();
     if env::var_os("KPACK_TEST_PREFIX").is_none() {
-        let prefix = if names == ["e2e"] {
-            let prefix = repository::target_directory().join("xtask/e2e");
+        let is_e2e = names == ["e2e"];
+        let directory = repository::target_directory().join("xtask");
+        let prefix = directory.join(if is_e2e { "e2e" } else { "kpack" });
+        if is_e2e {
             dist::install_for_tests(&prefix)?;
-            prefix
         } else {
-            let prefix = repository::target_directory().join("xtask/kpack");
             dist::install(&prefix, "lib".as_ref(), crate::build::Profile::Dev, None)?;
-            prefix
-        };
+        }
         shell.set_var("KPACK_TEST_PREFIX", prefix);
     }
     if env::var_os("KPACK_TEST_XTASK").is_none() {

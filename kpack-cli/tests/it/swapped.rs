@@ -199,20 +199,28 @@ fn check_case(steps: Steps, case: &Case<'_>) {
     };
     let ways = [(0, Swap::Link), (0, Swap::Directory), (1, Swap::Link), (2, Swap::Link)];
     let trials = trace(&copy(), line, follow).trials(steps, &CALLS, &ways);
+    swap_at_each(line, &trials, |step, (which, how)| {
+        let tree = copy();
+        let swap = || swap(&tree, which, *is_deep, how);
+        let swapped = run(&tree, line, follow, step, &swap);
+        let what = format!("{line}: {which} {how:?} at {step:?}");
+        assert!(victims(&tree) == victims(inputs), "{what}");
+        swapped == Some(true)
+    });
+}
+
+/// Makes trials with a command. `swap` runs it, checks what it left, and returns whether a directory was swapped.
+///
+/// # Panics
+/// At fewer than half of the steps, a directory was swapped.
+pub(crate) fn swap_at_each<T: Copy>(
+    line: &str,
+    trials: &[Trial<T>],
+    swap: impl Fn(&Step, T) -> bool,
+) {
     let mut steps_with_swap = 0;
-    for Trial { step, ways, enough } in &trials {
-        let mut swaps = 0;
-        for &(which, how) in ways {
-            let tree = copy();
-            let swap = || swap(&tree, which, *is_deep, how);
-            let swapped = run(&tree, line, follow, step, &swap);
-            let what = format!("{line}: {which} {how:?} at {step:?}");
-            assert!(victims(&tree) == victims(inputs), "{what}");
-            swaps += usize::from(swapped == Some(true));
-            if swaps == *enough {
-                break;
-            }
-        }
+    for Trial { step, ways, enough } in trials {
+        let swaps = ways.iter().filter(|way| swap(step, **way)).take(*enough).count();
         steps_with_swap += usize::from(swaps > 0);
     }
     // Where other threads take work from the main one, it may make fewer calls than when they were counted.

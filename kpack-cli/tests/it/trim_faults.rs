@@ -9,11 +9,11 @@ use std::time::{Duration, Instant};
 
 use crate::command::{command, kpack, words};
 use crate::fat::targets_of;
-use crate::swapped::{can_stop, run, trace};
+use crate::swapped::{can_stop, run, swap_at_each, trace};
 use kpack_split::install::{InstallOptions, install};
 use kpack_tests::fixture::{FatLibrary, Storage, code_with};
 use kpack_tests::process;
-use kpack_tests::steps::{Steps, Trial};
+use kpack_tests::steps::Steps;
 use kpack_tests::tree::{Snapshot, Tree, copy_file};
 
 /// Calls after which a directory is swapped.
@@ -69,34 +69,24 @@ fn swap(steps: Steps, line: &str, directories: &[&str]) {
         trace(&tree, line, &["-f"])
     };
     let trials = calls.trials(steps, &CALLS, directories);
-    let mut steps_with_swap = 0;
-    for Trial { step, ways: directories, enough } in &trials {
-        let mut swaps = 0;
-        for directory in directories {
-            let tree = inputs.copy();
-            process::copy(tree.path("out"), tree.path("victim"));
-            with_hard_links(&tree);
-            let (victim, given) = (below(&tree, "victim"), below(&tree, "out"));
-            let swap = || {
-                fs::rename(tree.path(directory), tree.path("taken")).unwrap();
-                let to = tree.path(&directory.replacen("out", "victim", 1));
-                symlink(to, tree.path(directory)).unwrap();
-                true
-            };
-            let swapped = run(&tree, line, &["-f"], step, &swap);
-            let is_same = below(&tree, "victim") == victim;
-            // What was given may be swapped before the run finds it.
-            let is_other = *directory == "out" && below(&tree, "taken") == given;
-            assert!(is_same || is_other, "{directory} at {step:?}");
-            swaps += usize::from(swapped == Some(true));
-            if swaps == *enough {
-                break;
-            }
-        }
-        steps_with_swap += usize::from(swaps > 0);
-    }
-    println!("{line}: swapped at {steps_with_swap} of {} steps", trials.len());
-    assert!(steps_with_swap * 2 >= trials.len(), "{line}: {steps_with_swap} of {}", trials.len());
+    swap_at_each(line, &trials, |step, directory| {
+        let tree = inputs.copy();
+        process::copy(tree.path("out"), tree.path("victim"));
+        with_hard_links(&tree);
+        let (victim, given) = (below(&tree, "victim"), below(&tree, "out"));
+        let swap = || {
+            fs::rename(tree.path(directory), tree.path("taken")).unwrap();
+            let to = tree.path(&directory.replacen("out", "victim", 1));
+            symlink(to, tree.path(directory)).unwrap();
+            true
+        };
+        let swapped = run(&tree, line, &["-f"], step, &swap);
+        let is_same = below(&tree, "victim") == victim;
+        // What was given may be swapped before the run finds it.
+        let is_other = directory == "out" && below(&tree, "taken") == given;
+        assert!(is_same || is_other, "{directory} at {step:?}");
+        swapped == Some(true)
+    });
 }
 
 fn swap_directories(steps: Steps) {

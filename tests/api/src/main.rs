@@ -9,7 +9,9 @@ use std::path::Path;
 use std::process::{Command, ExitCode};
 
 use anyhow::{Context, Result, ensure};
-use kpack_tools::process::{NOT_RUN, cargo, target_directory, try_run, unstable_rustdoc};
+use kpack_tools::process::{
+    NOT_RUN, cargo, repository, target_directory, try_run, unstable_rustdoc,
+};
 use public_api::Builder;
 
 /// The packages, and the names of their libraries.
@@ -51,11 +53,11 @@ fn run(update: bool) -> Result<ExitCode> {
     command.args(CRATES.iter().flat_map(|(package, _)| ["--package", package]));
     command.env("RUSTDOC", unstable_rustdoc()?);
     command.env("RUSTDOCFLAGS", "-Zunstable-options --output-format json");
-    try_run(command.current_dir(root()))?;
+    try_run(command.current_dir(repository()))?;
     let mut changed = Vec::new();
     for (package, library) in CRATES {
         let found = list(library)?;
-        let path = root().join(package).join("public-api.txt");
+        let path = repository().join(package).join("public-api.txt");
         if update {
             fs::write(&path, found).with_context(|| path.display().to_string())?;
         } else if !is_same(&path, &found)? {
@@ -68,11 +70,6 @@ fn run(update: bool) -> Result<ExitCode> {
         changed.join(" and ")
     );
     Ok(ExitCode::SUCCESS)
-}
-
-fn root() -> &'static Path {
-    let own = Path::new(env!("CARGO_MANIFEST_DIR"));
-    own.ancestors().nth(2).expect("tests/api is a directory of the repository")
 }
 
 /// The public items of a crate, one a line, without what the compiler derives.

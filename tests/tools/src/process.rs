@@ -30,7 +30,7 @@ fn try_output(command: &mut Command) -> io::Result<Output> {
 }
 
 /// The root of the repository.
-pub(crate) fn repository() -> &'static Path {
+pub fn repository() -> &'static Path {
     let own = Path::new(env!("CARGO_MANIFEST_DIR"));
     own.ancestors().nth(2).expect("tests/tools is a directory of the repository")
 }
@@ -46,21 +46,23 @@ pub fn target_directory() -> PathBuf {
 pub fn cargo(arguments: &[&str]) -> Command {
     let mut command = Command::new(env!("CARGO"));
     command.args(arguments);
-    for name in cargo_variables() {
-        command.env_remove(name);
-    }
+    remove_cargo_variables(&mut command);
     command
 }
 
-/// The variables that cargo sets for what it runs, `OUT_DIR` for tests of packages with a build script, and the one that
-/// makes libtest print JSON for `cargo xtask test`. If they reach another cargo, it compiles again all dependencies whose
-/// build scripts read them.
-pub fn cargo_variables() -> impl Iterator<Item = String> {
-    env::vars_os().filter_map(|(name, _)| name.into_string().ok()).filter(|name| {
-        ["OUT_DIR", "RUSTC_BOOTSTRAP"].contains(&&**name)
+/// Takes the variables away that cargo sets for what it runs, `OUT_DIR` for tests of packages with a build script, and the
+/// one that makes libtest print JSON for `cargo xtask test`. If they reach another cargo, it compiles again all dependencies
+/// whose build scripts read them.
+pub fn remove_cargo_variables(command: &mut Command) {
+    let names = env::vars_os().filter_map(|(name, _)| name.into_string().ok());
+    for name in names {
+        if ["OUT_DIR", "RUSTC_BOOTSTRAP"].contains(&&*name)
             || name.starts_with("CARGO_PKG_")
             || name.starts_with("CARGO_MANIFEST_")
-    })
+        {
+            command.env_remove(name);
+        }
+    }
 }
 
 /// The exit code of a check that cannot run here, as test programs under Automake and Meson use it.

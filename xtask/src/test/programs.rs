@@ -6,7 +6,7 @@ use std::process::Command;
 use std::time::Instant;
 
 use anyhow::Result;
-use kpack_tools::process::{cargo, cargo_variables, unstable_rustdoc};
+use kpack_tools::process::{cargo, remove_cargo_variables, unstable_rustdoc};
 use serde_json::Value;
 use xshell::cmd;
 
@@ -75,9 +75,7 @@ impl Program {
         let file = &self.file;
         let mut command = Command::from(cmd!(process::shell(), "{file}"));
         command.args(JSON).args(arguments).current_dir(&self.directory);
-        for name in cargo_variables() {
-            command.env_remove(name);
-        }
+        remove_cargo_variables(&mut command);
         command.env("RUSTC_BOOTSTRAP", "1");
         report.watch(command, &self.name, &self.option)
     }
@@ -359,19 +357,24 @@ mod tests {
         assert!(report.skipped["`wine` is missing"].iter().eq(["two"]));
     }
 
-    #[test]
-    fn a_program_that_crashes_names_the_tests_that_ran() {
+    /// What a script reports that stands for a test program.
+    fn watched(script: &str) -> Report {
         let mut report = Report::default();
         let mut program = std::process::Command::new("sh");
-        program.args([
-            "-c",
+        program.args(["-c", script]);
+        report.watch(program, "kpack-tests it", "--test=it").unwrap();
+        report
+    }
+
+    #[test]
+    fn a_program_that_crashes_names_the_tests_that_ran() {
+        let report = watched(
             r#"
             echo '{ "type": "suite", "event": "started", "test_count": 2 }'
             echo '{ "type": "test", "event": "started", "name": "crash" }'
             echo 'no memory' >&2
             kill -ABRT $$"#,
-        ]);
-        report.watch(program, "kpack-tests system", "--test=system").unwrap();
+        );
         let [failure] = &report.failures[..] else { panic!("{report:?}") };
         assert!(failure.test.ends_with("while these tests ran: crash"), "{}", failure.test);
         assert!(failure.output.contains("no memory"), "{}", failure.output);
@@ -403,10 +406,7 @@ mod tests {
 
     #[test]
     fn a_skipped_test_does_not_count_as_passed() {
-        let mut report = Report::default();
-        let mut program = std::process::Command::new("sh");
-        program.args([
-            "-c",
+        let report = watched(
             r#"
             echo '{ "type": "suite", "event": "started", "test_count": 2 }'
             echo 'skipped: two: `wine` is missing' >&2
@@ -414,8 +414,7 @@ mod tests {
             echo '{ "type": "test", "event": "ok", "name": "one" }'
             echo '{ "type": "test", "event": "ok", "name": "two" }'
             echo '{ "type": "suite", "event": "ok", "passed": 2 }'"#,
-        ]);
-        report.watch(program, "kpack-tests it", "--test=it").unwrap();
+        );
         assert_eq!(report.counts(), "1 tests passed, 1 skipped");
     }
 }
