@@ -4,10 +4,9 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use kpack_core::{Finding, ids};
+use kpack_doctor::{Restorer, Subject};
 use kpack_format::{Delivery, TargetId};
 
-use super::history::Subject;
-use crate::doctor::Restorer;
 use crate::inspect::{Content, Inspection, inspect};
 
 /// Adds to each finding of missing code for a target that it went, if it did. It remains a fault.

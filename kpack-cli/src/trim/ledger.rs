@@ -5,12 +5,12 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use kpack_core::{Error, Finding};
+use kpack_doctor::{Origins, Owner};
 
 use super::note::{Goes, OpenNote};
 use super::place::Root;
 use super::plan::Plan;
 use super::tree::Given;
-use crate::doctor::{Origins, Owner};
 
 /// The notes in the directories of what is given.
 pub(super) struct Ledger<'a> {

@@ -10,7 +10,6 @@
 mod apply;
 mod explain;
 mod held;
-pub(crate) mod history;
 mod ledger;
 mod links;
 mod lists;
@@ -25,12 +24,12 @@ use std::path::{PathBuf, absolute};
 use kpack_core::Error;
 use kpack_core::finding::Finding;
 use kpack_core::report::Progress;
+use kpack_doctor::Owner;
 use kpack_split::trim::Keep;
 use kpack_tree::kernel_files::KernelFiles;
 use kpack_tree::{Known, Selection};
 use serde::Serialize;
 
-use crate::doctor::Owner;
 use apply::Application;
 use held::Held;
 use ledger::Ledger;

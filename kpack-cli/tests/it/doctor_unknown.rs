@@ -5,7 +5,7 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
-use kpack_cli::doctor::{Options, Report, examine};
+use kpack_doctor::{Options, Report, examine};
 use kpack_tests::require;
 use kpack_tests::tree::{Tree, copy_file, write};
 

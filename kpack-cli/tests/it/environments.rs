@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 
-use kpack_cli::doctor::{Options, examine};
+use kpack_doctor::{Options, examine};
 use kpack_split::install::{InstallOptions, install};
 use kpack_tests::apt;
 use kpack_tests::fixture::{FatLibrary, Storage, Wheel, code, rocm_split, stub_library};

@@ -15,7 +15,7 @@ use kpack_format::names::{archive_ends, is_archive, is_manifest};
 use kpack_format::{Delivery, TargetId, target_names};
 
 use super::note::{NAME, Note, Went};
-use crate::doctor::Origin;
+use super::origins::Origin;
 
 /// The notes that were read, by directory.
 #[derive(Debug, Default)]
@@ -33,7 +33,7 @@ struct Read {
 
 /// What somebody looks for code in.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Subject<'a> {
+pub enum Subject<'a> {
     /// A binary, and the archives that it has or looked for.
     File(&'a Path, &'a [PathBuf]),
     /// Everything in a directory, such as that of a kernel database.

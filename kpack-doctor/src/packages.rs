@@ -7,7 +7,6 @@ use std::fs::{self, DirEntry};
 use std::io::{self, ErrorKind, Read};
 use std::path::{Path, PathBuf};
 
-use kpack_artifact::rpm_database::{self, RpmPackage};
 use kpack_core::{Finding, Severity, ids, parallel, shown};
 use kpack_format::names::is_archive;
 use kpack_format::{Delivery, TargetId};
@@ -20,6 +19,7 @@ use super::machine::{Machine, small_text};
 use super::origins::{Origin, PackageManager};
 use super::remedy::{Diagnosis, Remedy};
 use super::restore::{AllLost, Restorer};
+use super::rpm_database::{self, RpmPackage};
 
 /// The largest list of the files of a package, and the largest database of dpkg, in bytes.
 const MAX_LIST: u64 = 16 << 20;

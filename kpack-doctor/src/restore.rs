@@ -12,11 +12,11 @@ use kpack_wheel::Environment;
 use super::distributions::again_from_elsewhere;
 use super::environment::{Installer, PythonEnvironment};
 use super::facts::Process;
+use super::history::{History, Removed, Subject};
 use super::machine::Machine;
 use super::origins::{Origin, PackageManager};
 use super::packages::{Installed, Package, listing};
 use super::remedy::Remedy;
-use crate::trim::history::{History, Removed, Subject};
 
 /// What trim removed from something, and how it comes back.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,7 +34,7 @@ pub(super) type AllLost = BTreeMap<(PathBuf, TargetId), Lost>;
 
 /// Finds how packages are installed again.
 #[derive(Debug)]
-pub(crate) struct Restorer {
+pub struct Restorer {
     /// Where databases of packages are.
     root: PathBuf,
     history: History,
@@ -101,7 +101,7 @@ impl State {
 
 impl Restorer {
     /// One for what is below `root`, or in an image that is unpacked there.
-    pub(crate) fn new(root: &Path) -> Self {
+    pub fn new(root: &Path) -> Self {
         Self { root: root.to_owned(), history: History::default(), state: State::default() }
     }
 
@@ -234,7 +234,7 @@ impl Restorer {
     }
 
     /// Why there is no code in something for targets that are wanted, and what brings it back; `None` if trim did not remove it.
-    pub(crate) fn explain(
+    pub fn explain(
         &mut self,
         subject: Subject<'_>,
         is_wanted: &dyn Fn(&TargetId, Delivery) -> bool,

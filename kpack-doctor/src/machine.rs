@@ -56,7 +56,7 @@ pub fn processors(options: &Options) -> Result<Vec<String>, Error> {
 pub(super) const ON_WINDOWS: &str = "kpack does not know this machine's GPUs";
 
 /// The error where GPUs are needed, and the kernel lists none in the directory `nodes`.
-pub(crate) fn no_gpu(nodes: &Path) -> Error {
+pub fn no_gpu(nodes: &Path) -> Error {
     if cfg!(windows) {
         let text = format!("{ON_WINDOWS}; specify them with --arch");
         return Error::rejected(ids::NO_GPU, "this machine".as_ref(), text);

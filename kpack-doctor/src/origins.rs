@@ -68,7 +68,7 @@ pub struct Origins {
 impl Origins {
     /// Finds the packages of `files`, which are below `given`, by the databases below `root` and those of the environments
     /// that the files are in. All paths are real ones below `root`.
-    pub(crate) fn find(root: &Path, given: &[&Path], files: BTreeSet<&Path>) -> Self {
+    pub fn find(root: &Path, given: &[&Path], files: BTreeSet<&Path>) -> Self {
         let mut found = Packages::default();
         let root = &Root::new(root.to_owned());
         let directories = directories(&files, given, root);
@@ -151,7 +151,7 @@ impl Origins {
     }
 
     /// The packages of these files, with the files of each.
-    pub(crate) fn owners<'p>(&self, files: impl IntoIterator<Item = &'p Path>) -> Vec<Owner> {
+    pub fn owners<'p>(&self, files: impl IntoIterator<Item = &'p Path>) -> Vec<Owner> {
         let mut owners: BTreeMap<&Origin, BTreeSet<&Path>> = BTreeMap::new();
         for path in files {
             if let Some(origin) = self.of(path) {

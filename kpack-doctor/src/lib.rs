@@ -4,20 +4,26 @@
 //!
 //! Facts are gathered first and judged afterwards. Nothing is written, and nothing that is examined is run.
 
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
 mod distributions;
 mod dynamic_linker;
 mod environment;
 mod facts;
+mod history;
 mod image;
 mod index;
 mod judge;
 mod machine;
+pub mod note;
 mod origins;
 mod packages;
 mod places;
 mod remedy;
 mod restore;
 mod rocm_loader;
+mod rpm_database;
 mod unused;
 
 use std::path::{Path, PathBuf};
@@ -34,12 +40,12 @@ use kpack_wheel::Environment;
 use machine::Machine;
 use packages::Packages;
 
+pub use history::Subject;
 pub use image::enter;
-pub(crate) use machine::no_gpu;
-pub use machine::{Options, processors};
+pub use machine::{Options, no_gpu, processors};
 pub use origins::{Origin, Origins, Owner, PackageManager};
 pub use remedy::{Diagnosis, Remedy};
-pub(crate) use restore::Restorer;
+pub use restore::Restorer;
 pub use unused::{Unused, unused};
 
 /// What was found out.
@@ -126,7 +132,7 @@ impl Report {
 
 /// Something that is examined.
 #[derive(Default)]
-struct Subject {
+struct Examined {
     /// A Python environment, with the processes of its binaries.
     environment: Option<(PythonEnvironment, Vec<Process>)>,
     /// Those of other binaries.
@@ -135,7 +141,7 @@ struct Subject {
     passed_over: Option<String>,
 }
 
-impl Subject {
+impl Examined {
     fn at(path: &Path, machine: &Machine) -> Result<Self, Error> {
         if path.is_dir()
             && let Some(found) = PythonEnvironment::read(path, None, machine)?
@@ -192,7 +198,7 @@ pub fn examine(paths: &[PathBuf], options: &Options) -> Result<Report, Error> {
     let mut subjects = Vec::new();
     let mut passed_over = None;
     for path in paths {
-        subjects.push(Subject::at(path, &both)?);
+        subjects.push(Examined::at(path, &both)?);
     }
     if paths.is_empty() {
         let subject = likely(&both)?;
@@ -218,7 +224,7 @@ pub fn examine(paths: &[PathBuf], options: &Options) -> Result<Report, Error> {
 }
 
 /// The findings about what is examined, for the GPUs of `machine`.
-fn findings_of(subjects: &[Subject], machine: &Machine) -> Vec<Diagnosis> {
+fn findings_of(subjects: &[Examined], machine: &Machine) -> Vec<Diagnosis> {
     let of_machine = |processes: &[Process]| {
         Vec::from_iter(processes.iter().map(|process| process.for_gpus(machine.gpus())))
     };
@@ -275,17 +281,17 @@ pub fn extras(paths: &[PathBuf], options: &Options) -> Result<Vec<String>, Error
 }
 
 /// The first of the places that the user is likely to mean which has device code.
-fn likely(machine: &Machine) -> Result<Subject, Error> {
+fn likely(machine: &Machine) -> Result<Examined, Error> {
     let places = places::likely();
     let active = environment::active();
     let mut passed_over: Option<&PathBuf> = None;
     for place in &places {
         let mut subject = if places::is_of_distribution(place) {
             let processes = facts::in_libraries(place, machine)?;
-            Subject { processes, ..Subject::default() }
+            Examined { processes, ..Examined::default() }
         } else {
-            match Subject::at(place, machine) {
-                Err(Error::Refused { .. }) => Subject::default(),
+            match Examined::at(place, machine) {
+                Err(Error::Refused { .. }) => Examined::default(),
                 subject => subject?,
             }
         };
