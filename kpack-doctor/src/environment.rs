@@ -10,6 +10,7 @@ use super::facts::{HipRuntime, Process, Runtime, open_linked};
 use super::image;
 use super::index::{self, Sources};
 use super::machine::{Machine, small_text};
+use super::packages::{Origin, PackageManager};
 use kpack_core::{Error, Finding, Severity, ids, parallel};
 use kpack_format::names::is_archive;
 use kpack_split::elf::DeviceCode;
@@ -257,10 +258,9 @@ impl Installer {
             None => own().any(|own| own.installer == installer),
         };
         if let Some(host) = host.filter(|host| host.installer == "conda") {
-            return Self::Other(format!(
-                "conda installed {}: use it for its device code too",
-                host.name
-            ));
+            let (name, version) = (host.name.clone(), host.version.clone());
+            let origin = Origin { manager: PackageManager::Conda, name, version };
+            return Self::Other(origin.by_conda());
         }
         let is_virtual = root.join("pyvenv.cfg").is_file();
         let is_own = |python: &&str| {

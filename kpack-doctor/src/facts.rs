@@ -503,6 +503,11 @@ impl Binary {
         }))
     }
 
+    /// Whether it has no code for some GPU.
+    pub(super) fn lacks_code(&self) -> bool {
+        self.code.iter().any(|(_, code)| !code.is_here())
+    }
+
     /// Its kernel databases that have no files for a GPU, or for a family that it is in.
     pub(super) fn lacking_databases<'a>(
         &'a self,

@@ -15,7 +15,7 @@ use kpack_format::names::{archive_ends, is_archive, is_manifest};
 use kpack_format::{Delivery, TargetId, target_names};
 
 use super::note::{NAME, Note, Went};
-use super::origins::Origin;
+use super::packages::Origin;
 
 /// The notes that were read, by directory.
 #[derive(Debug, Default)]

@@ -7,6 +7,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
+mod device_packages;
 mod distributions;
 mod dynamic_linker;
 mod environment;
@@ -17,19 +18,19 @@ mod index;
 mod judge;
 mod machine;
 pub mod note;
-mod origins;
 mod packages;
 mod places;
 mod remedy;
 mod restore;
 mod rocm_loader;
-mod rpm_database;
+mod root;
 mod unused;
 
 use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use device_packages::DevicePackages;
 use environment::PythonEnvironment;
 use facts::Process;
 use kpack_core::words::list;
@@ -38,14 +39,14 @@ use kpack_format::TargetId;
 use kpack_split::input::or_refused;
 use kpack_wheel::Environment;
 use machine::Machine;
-use packages::Packages;
 
 pub use history::Subject;
 pub use image::enter;
 pub use machine::{Options, no_gpu, processors};
-pub use origins::{Origin, Origins, Owner, PackageManager};
+pub use packages::{Origin, Owner, PackageManager, Packages};
 pub use remedy::{Diagnosis, Remedy};
 pub use restore::Restorer;
+pub use root::Root;
 pub use unused::{Unused, unused};
 
 /// What was found out.
@@ -191,6 +192,7 @@ impl Examined {
 /// a linked file that kpack reads.
 pub fn examine(paths: &[PathBuf], options: &Options) -> Result<Report, Error> {
     let machine = Machine::new(options);
+    let root = Root::of_system(&options.system)?;
     let native = machine.native.clone().unwrap_or_default();
     // Files are read once, for these GPUs and for those without the override.
     let seen = machine.seen.iter().chain(&native).cloned().collect();
@@ -206,14 +208,14 @@ pub fn examine(paths: &[PathBuf], options: &Options) -> Result<Report, Error> {
         subjects.push(subject);
     }
     let mut findings = judge::of_machine(&machine);
-    let found = findings_of(&subjects, &machine);
+    let found = findings_of(&subjects, &machine, &root);
     if machine.native.is_some() {
         let faults = |found: &[Diagnosis]| {
             found.iter().filter(|found| found.finding.severity == Severity::Fault).count()
         };
         let without = Machine { seen: native.clone(), ..both };
         let helps =
-            faults(&found) > 0 && faults(&findings_of(&subjects, &without)) < faults(&found);
+            faults(&found) > 0 && faults(&findings_of(&subjects, &without, &root)) < faults(&found);
         findings.push(judge::of_override(&machine, &native, helps));
     }
     findings.extend(found);
@@ -224,7 +226,7 @@ pub fn examine(paths: &[PathBuf], options: &Options) -> Result<Report, Error> {
 }
 
 /// The findings about what is examined, for the GPUs of `machine`.
-fn findings_of(subjects: &[Examined], machine: &Machine) -> Vec<Diagnosis> {
+fn findings_of(subjects: &[Examined], machine: &Machine, root: &Root) -> Vec<Diagnosis> {
     let of_machine = |processes: &[Process]| {
         Vec::from_iter(processes.iter().map(|process| process.for_gpus(machine.gpus())))
     };
@@ -239,10 +241,10 @@ fn findings_of(subjects: &[Examined], machine: &Machine) -> Vec<Diagnosis> {
         }
         processes.extend(of_machine(&subject.processes));
     }
-    let packages = Packages::of(&processes, machine);
+    let packages = DevicePackages::of(&processes, root);
     let of_distribution = processes.len();
     processes.extend(of_python);
-    let lost = restore::all_lost(&processes, machine);
+    let lost = restore::all_lost(&processes, machine, root);
     findings.extend(packages.judge(&processes[..of_distribution], machine, &lost));
     findings.extend(judge::judge(machine, &processes, &lost));
     findings

@@ -136,8 +136,6 @@ pub(super) struct Machine {
     pub(super) native: Option<Vec<TargetId>>,
     /// What keeps programs from the GPUs.
     pub(super) access: Access,
-    /// The directory that has the databases of packages.
-    pub(super) system: PathBuf,
     /// Whether the caller named them.
     pub(super) asked: bool,
     pub(super) environment: Environment,
@@ -159,7 +157,6 @@ impl Machine {
             hidden_by: Vec::new(),
             native: None,
             access: Access::of(&options.system),
-            system: options.system.clone(),
             asked,
             lookup: Lookup::new(Rules::KPACK, environment.clone()),
             rocm_lookup: Lookup::new(Rules::ROCM, environment.clone()),

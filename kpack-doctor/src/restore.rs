@@ -14,9 +14,9 @@ use super::environment::{Installer, PythonEnvironment};
 use super::facts::Process;
 use super::history::{History, Removed, Subject};
 use super::machine::Machine;
-use super::origins::{Origin, PackageManager};
-use super::packages::{Installed, Package, listing};
+use super::packages::{self, Origin, Package, PackageManager, Packages, Wanted};
 use super::remedy::Remedy;
+use super::root::Root;
 
 /// What trim removed from something, and how it comes back.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -34,9 +34,9 @@ pub(super) type AllLost = BTreeMap<(PathBuf, TargetId), Lost>;
 
 /// Finds how packages are installed again.
 #[derive(Debug)]
-pub struct Restorer {
+pub struct Restorer<'r> {
     /// Where databases of packages are.
-    root: PathBuf,
+    root: &'r Root,
     history: History,
     state: State,
 }
@@ -44,7 +44,8 @@ pub struct Restorer {
 /// What is installed, as far as somebody asked.
 #[derive(Debug, Default)]
 struct State {
-    installed: OnceCell<Installed>,
+    /// The packages of dpkg and RPM.
+    installed: OnceCell<Vec<Origin>>,
     /// The full names of the packages of dpkg and RPM that list a directory.
     in_directories: BTreeMap<PathBuf, BTreeSet<String>>,
     /// The environments around files, by root.
@@ -58,19 +59,15 @@ impl State {
         self.environments.entry(root.clone()).or_insert_with(read).as_ref()
     }
 
-    fn installed(&self, root: &Path) -> &Installed {
-        self.installed.get_or_init(|| Installed::read(root))
-    }
-
     /// Whether a package is installed in this version. One that nothing tells about may be: a file in an unpacked image, or
     /// one that was copied, is of another system, whose packages say nothing here.
-    fn is_installed(&mut self, root: &Path, origin: &Origin, path: &Path) -> bool {
+    fn is_installed(&mut self, root: &Root, origin: &Origin, path: &Path) -> bool {
         let (name, version) = (&origin.name, &origin.version);
         match origin.manager {
             PackageManager::Dpkg | PackageManager::Rpm => {
-                let installed = self.installed(root);
+                let installed = self.installed.get_or_init(|| packages::installed(root));
                 installed.is_empty()
-                    || installed.get(name, version).is_some()
+                    || installed.contains(origin)
                     || !self.has_files_beside(root, name, path)
             }
             PackageManager::Python => self.environment(path).is_none_or(|environment| {
@@ -89,20 +86,20 @@ impl State {
     }
 
     /// Whether the package lists the directory of a file.
-    fn has_files_beside(&mut self, root: &Path, name: &str, path: &Path) -> bool {
+    fn has_files_beside(&mut self, root: &Root, name: &str, path: &Path) -> bool {
         let Some(directory) = path.parent() else { return false };
         let read = || {
             let packages = listing(root, BTreeSet::from([directory]));
-            packages.iter().map(Package::full_name).collect()
+            packages.into_iter().map(|own| own.origin.name).collect()
         };
         self.in_directories.entry(directory.to_owned()).or_insert_with(read).contains(name)
     }
 }
 
-impl Restorer {
-    /// One for what is below `root`, or in an image that is unpacked there.
-    pub fn new(root: &Path) -> Self {
-        Self { root: root.to_owned(), history: History::default(), state: State::default() }
+impl<'r> Restorer<'r> {
+    /// One for what is in a root.
+    pub fn new(root: &'r Root) -> Self {
+        Self { root, history: History::default(), state: State::default() }
     }
 
     /// What was removed from something.
@@ -114,7 +111,7 @@ impl Restorer {
         subject: Subject<'_>,
         is_wanted: &dyn Fn(&TargetId, Delivery) -> bool,
     ) -> Result<Option<Removed>, Error> {
-        let (root, state) = (&self.root, &mut self.state);
+        let (root, state) = (self.root, &mut self.state);
         let mut is_installed =
             |origin: &Origin, path: &Path| state.is_installed(root, origin, path);
         self.history.removed(subject, is_wanted, &mut is_installed)
@@ -145,15 +142,14 @@ impl Restorer {
             }
         }
         // The same package may be installed here and in an image, so its name alone does not say whose file this is.
-        let listing = if system.is_empty() { Vec::new() } else { listing(&self.root, system) };
+        let listing = if system.is_empty() { Vec::new() } else { listing(self.root, system) };
         let is_ours = |own: &Package| {
             origins().any(|(origin, path)| {
-                let origin = origin.as_ref();
-                origin.is_some_and(|origin| own.is(origin)) && own.files.contains(path)
+                origin.as_ref() == Some(&own.origin) && own.files.contains(path)
             })
         };
         let mut of_system = Vec::from_iter(listing.iter().filter(|own| is_ours(own)));
-        of_system.sort_by(|one, other| one.name.cmp(&other.name));
+        of_system.sort_by(|one, other| one.origin.cmp(&other.origin));
         let mut of_python = BTreeMap::new();
         for (root, names) in names {
             let environment = self.state.environments.get(&root).and_then(Option::as_ref);
@@ -175,7 +171,7 @@ impl Restorer {
         of_python: &BTreeMap<PathBuf, Option<Remedy>>,
         of_system: &[&Package],
     ) -> Lost {
-        let reinstall = of_system.first().and_then(|own| own.manager.reinstall(of_system));
+        let reinstall = Package::reinstall(of_system);
         let (mut remedies, mut others) = (Vec::new(), BTreeSet::new());
         for (origin, path) in &removed.origins {
             let Some(origin) = origin else {
@@ -186,7 +182,8 @@ impl Restorer {
             let what = format!("{} {}", origin.name, origin.version);
             match origin.manager {
                 PackageManager::Dpkg | PackageManager::Rpm => {
-                    let is_ours = |own: &&Package| own.is(origin) && own.files.contains(path);
+                    let is_ours =
+                        |own: &&Package| own.origin == *origin && own.files.contains(path);
                     match reinstall.as_ref().filter(|_| of_system.iter().any(is_ours)) {
                         Some(remedy) => remedies.push(remedy.clone()),
                         None => {
@@ -198,9 +195,7 @@ impl Restorer {
                     }
                 }
                 PackageManager::Conda => {
-                    others.insert(format!(
-                        "with the program that made this conda environment, install {what} again"
-                    ));
+                    others.insert(origin.by_conda());
                 }
                 PackageManager::Python => {
                     let root = Environment::around(path);
@@ -255,9 +250,14 @@ fn untold(error: &Error) -> String {
     format!("kpack cannot tell whether `kpack trim` removed it: {}", error.without_id())
 }
 
+/// The packages of dpkg and RPM that list any of these files and directories, with those.
+fn listing(root: &Root, paths: BTreeSet<&Path>) -> Vec<Package> {
+    Packages::of_system(root, &Wanted::new(paths, BTreeSet::new())).all
+}
+
 /// What trim removed of the code that processes lack.
-pub(super) fn all_lost(processes: &[Process], machine: &Machine) -> AllLost {
-    let mut restorer = Restorer::new(&machine.system);
+pub(super) fn all_lost(processes: &[Process], machine: &Machine, root: &Root) -> AllLost {
+    let mut restorer = Restorer::new(root);
     let (mut found, mut lost) = (Vec::new(), AllLost::new());
     let mut look = |key: (PathBuf, TargetId), subject: Subject<'_>| {
         let gpu = key.1.clone();

@@ -4,10 +4,10 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
+use super::device_packages::is_for;
 use super::environment::{Installer, PythonEnvironment};
 use super::image;
 use super::machine::{Machine, Options, no_gpu};
-use super::packages::is_for;
 use super::places;
 use super::remedy::Remedy;
 use kpack_core::{Error, Finding, ids, shown};

@@ -14,7 +14,6 @@ mod ledger;
 mod links;
 mod lists;
 mod note;
-mod place;
 mod plan;
 mod tree;
 
@@ -24,7 +23,7 @@ use std::path::{PathBuf, absolute};
 use kpack_core::Error;
 use kpack_core::finding::Finding;
 use kpack_core::report::Progress;
-use kpack_doctor::Owner;
+use kpack_doctor::{Owner, Root};
 use kpack_split::trim::Keep;
 use kpack_tree::kernel_files::KernelFiles;
 use kpack_tree::{Known, Selection};
@@ -34,7 +33,6 @@ use apply::Application;
 use held::Held;
 use ledger::Ledger;
 use note::OpenNote;
-use place::Root;
 use plan::Planner;
 use tree::Tree;
 

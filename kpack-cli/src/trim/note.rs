@@ -8,7 +8,7 @@ use std::sync::Arc;
 use kpack_core::files::with_slashes;
 use kpack_core::publish::{Directory, StagedFile};
 use kpack_core::{Error, ids, interrupt};
-use kpack_doctor::Origins;
+use kpack_doctor::Packages;
 use kpack_doctor::note::{FileId, Left, MAX_NOTE, NAME, Note, Went, id_of, if_allowed};
 use kpack_format::TargetId;
 
@@ -86,14 +86,14 @@ impl OpenNote {
         &mut self,
         kept: &[String],
         goes: &[Goes<'_>],
-        origins: &Origins,
+        packages: &Packages,
     ) -> Result<(), Error> {
         let names_in = |goes: &Goes<'_>| {
             let inside = |path: &PathBuf| {
                 // JSON has no other names, and one that is nearly the same may be that of another file.
                 let inside = path.strip_prefix(self.directory.path()).ok()?;
                 inside.to_str()?;
-                Some((with_slashes(inside), origins.of(path).cloned()))
+                Some((with_slashes(inside), packages.origin(path).cloned()))
             };
             Vec::from_iter(goes.names.iter().filter_map(inside))
         };
