@@ -14,8 +14,8 @@ use kpack_core::{Error, shown};
 use kpack_format::names::{archive_ends, is_archive, is_manifest};
 use kpack_format::{Delivery, TargetId, target_names};
 
-use super::note::{NAME, Note, Went};
-use super::packages::Origin;
+use crate::note::{NAME, Note, Went};
+use crate::packages::Origin;
 
 /// The notes that were read, by directory.
 #[derive(Debug, Default)]

@@ -18,7 +18,7 @@ use kpack_format::digest::{blake3, hex};
 use kpack_wheel::within;
 use serde::{Deserialize, Serialize};
 
-use super::packages::Origin;
+use crate::packages::Origin;
 
 /// The name of the note.
 pub const NAME: &str = ".kpack-trimmed";

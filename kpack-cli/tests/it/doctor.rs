@@ -1352,6 +1352,7 @@ fn what_keeps_programs_from_the_gpu() {
         let tree = Tree::new();
         new_runtime(&tree);
         split(&tree);
+        fs::create_dir(tree.path("system")).unwrap();
         for file in files {
             let path = tree.path("system").join(file);
             fs::create_dir_all(path.parent().unwrap()).unwrap();

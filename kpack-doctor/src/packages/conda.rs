@@ -7,10 +7,11 @@ use std::path::Path;
 use kpack_wheel::within;
 use serde::Deserialize;
 
-use super::{
-    Found, MAX_LIST, Origin, Package, PackageManager, Unread, Wanted, entries, is_plain, text,
+use super::package::{
+    Found, MAX_LIST, Origin, Package, PackageManager, Unread, Wanted, entries, is_plain,
 };
 use crate::root::Root;
+use crate::text::text;
 
 /// What `conda-meta` says about a package.
 #[derive(Deserialize)]

@@ -5,12 +5,11 @@ use std::path::PathBuf;
 
 use kpack_core::parallel;
 
-use super::{
+use super::package::{
     Found, MAX_LIST, Origin, Package, PackageManager, Program, Unread, Wanted, entries, is_plain,
-    text,
 };
-use crate::machine::small_text;
 use crate::root::Root;
+use crate::text::{small_text, text};
 
 /// The largest `status`, in bytes.
 const MAX_STATUS: u64 = 64 << 20;

@@ -6,7 +6,7 @@ use std::path::Path;
 use kpack_core::Finding;
 use kpack_wheel::Environment;
 
-use super::{Found, Origin, Package, PackageManager, Unread, Wanted};
+use super::package::{Found, Origin, Package, PackageManager, Unread, Wanted};
 use crate::root::Root;
 
 /// The packages in a directory that list a file that is wanted.

@@ -2,10 +2,10 @@
 
 use std::collections::BTreeSet;
 
+use super::package::{Found, Origin, Package, PackageManager, Program, Unread, Wanted, is_plain};
 use super::rpm_database::{self, RpmPackage};
-use super::{Found, Origin, Package, PackageManager, Program, Unread, Wanted, is_plain};
-use crate::machine::small_text;
 use crate::root::Root;
+use crate::text::small_text;
 
 /// The files of databases that are not of SQLite, and what each is.
 const OTHER_DATABASES: [(&str, &str); 2] = [

@@ -9,14 +9,13 @@ use kpack_core::{Error, shown};
 use kpack_format::{Delivery, TargetId};
 use kpack_wheel::Environment;
 
-use super::distributions::again_from_elsewhere;
-use super::environment::{Installer, PythonEnvironment};
-use super::facts::Process;
-use super::history::{History, Removed, Subject};
 use super::machine::Machine;
-use super::packages::{self, Origin, Package, PackageManager, Packages, Wanted};
-use super::remedy::Remedy;
-use super::root::Root;
+use super::process::Process;
+use crate::history::{History, Removed, Subject};
+use crate::installer::{Installer, again_from_elsewhere};
+use crate::packages::{self, Origin, Package, PackageManager, Packages, Wanted};
+use crate::remedy::Remedy;
+use crate::root::Root;
 
 /// What trim removed from something, and how it comes back.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,7 +29,7 @@ pub(crate) struct Lost {
 }
 
 /// What was removed from binaries and databases, by path and GPU.
-pub(super) type AllLost = BTreeMap<(PathBuf, TargetId), Lost>;
+pub(crate) type AllLost = BTreeMap<(PathBuf, TargetId), Lost>;
 
 /// Finds how packages are installed again.
 #[derive(Debug)]
@@ -49,13 +48,17 @@ struct State {
     /// The full names of the packages of dpkg and RPM that list a directory.
     in_directories: BTreeMap<PathBuf, BTreeSet<String>>,
     /// The environments around files, by root.
-    environments: BTreeMap<PathBuf, Option<PythonEnvironment>>,
+    environments: BTreeMap<PathBuf, Option<(Environment, Installer)>>,
 }
 
 impl State {
-    fn environment(&mut self, path: &Path) -> Option<&PythonEnvironment> {
+    fn environment(&mut self, path: &Path) -> Option<&(Environment, Installer)> {
         let root = Environment::around(path)?;
-        let read = || PythonEnvironment::described(&root);
+        let read = || {
+            let installed = Environment::read(&root)?;
+            let installer = Installer::of(&installed);
+            Some((installed, installer))
+        };
         self.environments.entry(root.clone()).or_insert_with(read).as_ref()
     }
 
@@ -70,8 +73,8 @@ impl State {
                     || installed.contains(origin)
                     || !self.has_files_beside(root, name, path)
             }
-            PackageManager::Python => self.environment(path).is_none_or(|environment| {
-                let own = environment.installed.get(name);
+            PackageManager::Python => self.environment(path).is_none_or(|(installed, _)| {
+                let own = installed.get(name);
                 own.is_some_and(|own| own.version == *version)
             }),
             PackageManager::Conda => {
@@ -118,7 +121,7 @@ impl<'r> Restorer<'r> {
     }
 
     /// Whether trim removed the file that is no longer at `path`.
-    pub(super) fn has_removed(&mut self, path: &Path) -> bool {
+    pub(crate) fn has_removed(&mut self, path: &Path) -> bool {
         let removed = self.removed(Subject::File(path, &[]), &|_, _| true);
         removed.is_ok_and(|removed| removed.is_some())
     }
@@ -133,8 +136,8 @@ impl<'r> Restorer<'r> {
             match manager {
                 PackageManager::Dpkg | PackageManager::Rpm => _ = system.insert(path),
                 PackageManager::Python => {
-                    if let Some(environment) = self.state.environment(path) {
-                        let root = environment.installed.root.clone();
+                    if let Some((installed, _)) = self.state.environment(path) {
+                        let root = installed.root.clone();
                         names.entry(root).or_default().insert(name);
                     }
                 }
@@ -153,12 +156,12 @@ impl<'r> Restorer<'r> {
         let mut of_python = BTreeMap::new();
         for (root, names) in names {
             let environment = self.state.environments.get(&root).and_then(Option::as_ref);
-            let remedy = environment.and_then(|environment| {
-                let own = names.iter().filter_map(|name| environment.installed.get(name));
+            let remedy = environment.and_then(|(installed, installer)| {
+                let own = names.iter().filter_map(|name| installed.get(name));
                 // What the base Python has would come into this environment instead.
                 let own = own.filter(|own| !own.is_inherited);
                 let own = Vec::from_iter(own.filter(|own| again_from_elsewhere(own).is_none()));
-                environment.reinstall(&own, &[])
+                installer.reinstall(&own, &[])
             });
             of_python.insert(root, remedy);
         }
@@ -203,18 +206,19 @@ impl<'r> Restorer<'r> {
                     let environment =
                         root.and_then(|root| self.state.environments.get(&root)?.as_ref());
                     let elsewhere = environment
-                        .and_then(|environment| environment.installed.get(&origin.name))
+                        .and_then(|(installed, _)| installed.get(&origin.name))
                         .and_then(again_from_elsewhere);
                     if let Some(help) = elsewhere {
                         others.insert(help);
                         continue;
                     }
-                    match (remedy, environment.map(|environment| &environment.installer)) {
+                    let advice = environment.and_then(|(_, installer)| installer.advice());
+                    match (remedy, advice) {
                         (Some(remedy), _) => remedies.push(remedy),
-                        (None, Some(Installer::Other(help))) => {
+                        (None, Some(help)) => {
                             others.insert(format!("install {what} again; {help}"));
                         }
-                        (None, _) => _ = others.insert(format!("install {what} again")),
+                        (None, None) => _ = others.insert(format!("install {what} again")),
                     }
                 }
             }
@@ -256,7 +260,7 @@ fn listing(root: &Root, paths: BTreeSet<&Path>) -> Vec<Package> {
 }
 
 /// What trim removed of the code that processes lack.
-pub(super) fn all_lost(processes: &[Process], machine: &Machine, root: &Root) -> AllLost {
+pub(crate) fn all_lost(processes: &[Process], machine: &Machine, root: &Root) -> AllLost {
     let mut restorer = Restorer::new(root);
     let (mut found, mut lost) = (Vec::new(), AllLost::new());
     let mut look = |key: (PathBuf, TargetId), subject: Subject<'_>| {
