@@ -210,5 +210,14 @@ mod tests {
         assert_eq!(at("/opt/out").unwrap_err().kind(), io::ErrorKind::NotFound);
         assert!(at("/loop").is_err());
         assert_eq!(at("/").unwrap(), root);
+        // Databases list files that are gone, too.
+        assert_eq!(image.join("/lib/gone.so"), root.join("opt/rocm-6.4/lib/gone.so"));
+        assert_eq!(image.join("none/gone.so"), root.join("none/gone.so"));
+        assert_eq!(image.at("opt/out"), None);
+        // Others resolve links as the machine does.
+        for (path, is_there) in [("lib", false), ("opt/out", false), ("none", false), ("opt", true)]
+        {
+            assert_eq!(image.has(&root.join(path)).unwrap(), is_there, "{path}");
+        }
     }
 }

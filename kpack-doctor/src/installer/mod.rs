@@ -100,15 +100,16 @@ impl Installer {
         self.fetching(action, hosts, requirements, &options, sources)
     }
 
-    /// The command that installs these distributions again, without others. Also in a project of uv, it is one of `uv pip`:
-    /// `uv sync` would uninstall what the project does not ask for by default, such as extras. `None` if one of them
-    /// came [from elsewhere](again_from_elsewhere).
+    /// The command that installs these distributions again, without others. Even in a project of uv, it is one of `uv pip`,
+    /// because `uv sync` would uninstall what the project does not ask for by default, such as extras. `None` if there are none,
+    /// or one of them came [from elsewhere](again_from_elsewhere).
     pub(crate) fn reinstall(
         &self,
         distributions: &[&Distribution],
         options: &[&str],
     ) -> Option<Remedy> {
-        if distributions.iter().any(|own| again_from_elsewhere(own).is_some()) {
+        let is_from_elsewhere = |own: &&Distribution| again_from_elsewhere(own).is_some();
+        if distributions.is_empty() || distributions.iter().any(is_from_elsewhere) {
             return None;
         }
         let of_lock;
