@@ -686,7 +686,7 @@ fn a_fifo_in_the_place_of_a_library() {
     fs::create_dir(tree.path("fifos")).unwrap();
     run(Command::new("mkfifo").arg(tree.path("fifos/libamdhip64.so.6")));
     let mut doctor = Command::new("timeout");
-    doctor.args(["20", env!("CARGO_BIN_EXE_kpack"), "doctor", "app"]);
+    doctor.args(["300", env!("CARGO_BIN_EXE_kpack"), "doctor", "app"]);
     doctor.args(["--arch", "gfx942", "--quiet"]);
     doctor.current_dir(tree.root());
     let output = doctor.env("LD_LIBRARY_PATH", tree.path("fifos")).output();

@@ -648,7 +648,7 @@ fn with_little_memory(step: usize) {
     let mut codes = std::collections::BTreeSet::new();
     for kilobytes in (12 << 10..=120 << 10).step_by(step) {
         let script = format!(
-            "ulimit -v {kilobytes}; exec timeout -s KILL 60 {} wheel split {FAT} --quiet --output-dir out",
+            "ulimit -v {kilobytes}; exec timeout -s KILL 300 {} wheel split {FAT} --quiet --output-dir out",
             env!("CARGO_BIN_EXE_kpack")
         );
         let mut shell = Command::new("sh");
