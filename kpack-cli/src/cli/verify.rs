@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::trim;
-use clap::{ArgGroup, Args};
+use clap::Args;
 use kpack_format::TargetId;
 
 use super::exit_codes::EXIT_CODES;
@@ -23,7 +23,7 @@ use kpack_core::{Error, Severity};
 /// contain everything that belongs in it and nothing else; all artifacts of a component are checked together.
 /// --against compares every code object with the unsplit original, byte for byte, and everything else that is loaded.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES, group = ArgGroup::new("verified").required(true).multiple(true))]
+#[command(after_help = EXIT_CODES)]
 pub(super) struct Arguments {
     /// Unsplit original to compare a single PATH with: a binary, an install prefix, an artifact
     /// directory, or a directory of artifact directories
@@ -38,14 +38,8 @@ pub(super) struct Arguments {
     /// Number of threads. Default: the number of processors
     #[arg(long, short, value_name = "N")]
     jobs: Option<NonZeroUsize>,
-    /// Directory of artifact directories; the same as a PATH
-    #[arg(long, value_name = "DIR", group = "verified")]
-    artifacts_dir: Option<PathBuf>,
-    /// Accepted for older scripts; no outside tool is needed
-    #[arg(long, value_name = "FILE", hide = true)]
-    clang_offload_bundler: Option<PathBuf>,
     /// Binaries, archives, manifests, or directories that contain them
-    #[arg(value_name = "PATH", group = "verified")]
+    #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
 }
 
@@ -56,10 +50,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     options.targets.clone_from(&arguments.arch);
     let rules = arguments.kernel_files.rules()?;
     options.jobs = arguments.jobs;
-    let paths: Vec<PathBuf> =
-        arguments.paths.iter().chain(&arguments.artifacts_dir).cloned().collect();
     let bar = Bar::new(FILES);
-    let mut report = verify::verify_with_kernel_files(&paths, &options, &rules, &bar)?;
+    let mut report = verify::verify_with_kernel_files(&arguments.paths, &options, &rules, &bar)?;
     bar.finish();
     trim::explain_all(&mut report.findings);
 

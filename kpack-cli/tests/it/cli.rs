@@ -496,7 +496,6 @@ fn earlier_names() {
         "--color never install --all",
         "split --artifact-dir in --artifact-prefix vec_lib --output-dir out",
         "split --quiet --batch-artifact-parent-dir=in --output-dir out",
-        "split --jobs 2 --input-dir in --component-name vec_lib",
         "recombine --input-shards-dir shards --config packaging.json --output-dir out",
         "pack packages --output-dir store",
         "select store/index.json --arch gfx942",

@@ -47,16 +47,10 @@ an input was rejected (damaged, unsupported, contradictory, or without code for 
 #[command(group(ArgGroup::new("input").required(true)))]
 pub(super) struct Arguments {
     /// Artifact directory
-    #[arg(
-        long,
-        alias = "input-dir",
-        value_name = "DIR",
-        requires = "artifact_prefix",
-        group = "input"
-    )]
+    #[arg(long, value_name = "DIR", requires = "artifact_prefix", group = "input")]
     artifact_dir: Option<PathBuf>,
     /// Name and component of the artifact, such as blas_lib; the output is named after it
-    #[arg(long, alias = "component-name", value_name = "NAME_COMPONENT")]
+    #[arg(long, value_name = "NAME_COMPONENT")]
     artifact_prefix: Option<String>,
     /// Directory of artifact directories; all of them are split
     #[arg(long, value_name = "DIR", conflicts_with = "artifact_prefix", group = "input")]
@@ -97,12 +91,6 @@ pub(super) struct Arguments {
     storage: StorageArguments,
     #[command(flatten)]
     variants: Variants,
-    /// Accepted for older scripts; temporary files are in the output directory
-    #[arg(long, value_name = "DIR", hide = true)]
-    tmp_dir: Option<PathBuf>,
-    /// Accepted for older scripts; no outside tool is needed
-    #[arg(long, value_name = "FILE", hide = true)]
-    clang_offload_bundler: Option<PathBuf>,
 }
 
 /// The output of `--json` for a batch.
@@ -154,14 +142,6 @@ fn options(arguments: &Arguments) -> Result<Options, Error> {
     if options.layout == Layout::Artifact && options.install_hint.is_some() {
         let text = "--install-hint has no effect with --layout artifact, which writes no manifest; remove one of the two options";
         return Err(Error::usage(text));
-    }
-    for (option, given) in [
-        ("--tmp-dir", arguments.tmp_dir.is_some()),
-        ("--clang-offload-bundler", arguments.clang_offload_bundler.is_some()),
-    ] {
-        if given && !print().quiet {
-            output::complain("note", format_args!("ignoring {option}: it is not needed"));
-        }
     }
     Ok(options)
 }
