@@ -467,7 +467,6 @@ fn documents_for_packages() {
     let pages: serde_json::Value = serde_json::from_str(&pages).unwrap();
     let page = |name: &str| pages[name].as_str().unwrap_or_else(|| panic!("{name}: {pages}"));
     assert!(page("kpack-split.1").contains("EXIT STATUS"));
-    assert_eq!(page("kpack-unbundle.1"), ".so man1/kpack-extract.1\n");
     assert!(page("helper.1").contains("helper \\- helps"), "{pages}");
     assert_eq!(pages.get("kpack-documents.1"), None);
 

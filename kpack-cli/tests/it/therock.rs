@@ -413,7 +413,7 @@ fn artifacts_without_marks_are_replaced_if_that_is_asked_for() {
     assert!(target.join("thesis").is_file());
 }
 
-const UNBUNDLE: [&str; 5] = ["unbundle", "--gfx-arch", "gfx90a", "--output-dir", "out/of/it"];
+const EXTRACT: [&str; 5] = ["extract", "--arch", "gfx90a", "--output-dir", "out/of/it"];
 
 #[test]
 fn the_code_objects_of_any_kind_of_file_are_written_to_a_directory() {
@@ -428,7 +428,7 @@ fn the_code_objects_of_any_kind_of_file_are_written_to_a_directory() {
         ("librccl.a", Kind::StaticLibrary),
     ] {
         let tree = library().kind(kind).in_tree(name);
-        succeeds(&tree, &[&UNBUNDLE[..], &[name]].concat());
+        succeeds(&tree, &[&EXTRACT[..], &[name]].concat());
         let expected = [
             (format!("{name}-0-gfx90a:xnack+.hsaco"), add.clone()),
             (format!("{name}-0-gfx90a:xnack-.hsaco"), sub.clone()),
@@ -469,14 +469,14 @@ fn static_libraries_archives_bundles_and_bare_code_objects_are_unbundled_too() {
         ("lib/.kpack/ops_lib_gfx90a.kpack", &[("lib_libops.so-0-gfx90a.hsaco", "add")]),
     ] {
         let _ = fs::remove_dir_all(tree.path("out"));
-        succeeds(&tree, &[&UNBUNDLE[..], &[file]].concat());
+        succeeds(&tree, &[&EXTRACT[..], &[file]].concat());
         let expected = expected.iter().map(|(name, payload)| {
             let bytes = code("gfx90a", payload).1;
             ((*name).to_owned(), bytes)
         });
         assert_eq!(files_in(&tree.path("out/of/it")), expected.collect(), "{file}");
     }
-    let said = fails(&tree, &[&UNBUNDLE[..], &["lib/libops.so"]].concat(), 3);
+    let said = fails(&tree, &[&EXTRACT[..], &["lib/libops.so"]].concat(), 3);
     assert!(said.contains("[code-in-archives]"), "{said}");
 }
 
@@ -484,11 +484,11 @@ fn static_libraries_archives_bundles_and_bare_code_objects_are_unbundled_too() {
 fn a_target_with_features_is_only_itself_and_one_that_is_not_there_is_an_error() {
     let tree = library().in_tree("librccl.so");
     let out = ["--output-dir", "out", "librccl.so"];
-    succeeds(&tree, &[&["unbundle", "--arch", "gfx90a:xnack-"], &out[..]].concat());
+    succeeds(&tree, &[&["extract", "--arch", "gfx90a:xnack-"], &out[..]].concat());
     let names: Vec<String> = files_in(&tree.path("out")).into_keys().collect();
     assert_eq!(names, ["librccl.so-0-gfx90a:xnack-.hsaco"]);
 
-    let none = ["unbundle", "--gfx-arch", "gfx1250", "--output-dir", "none"];
+    let none = ["extract", "--arch", "gfx1250", "--output-dir", "none"];
     let said = fails(&tree, &[&none[..], &["librccl.so"]].concat(), 3);
     assert!(
         said.contains(
