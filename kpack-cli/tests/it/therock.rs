@@ -102,10 +102,9 @@ fn totals_of_an_archive() {
     let install = ["split", "--prefix", ".", "--module", "rccl", "--all"];
     succeeds(&tree, &install);
     let archive = "lib/.kpack/rccl_lib_gfx90a:xnack+.kpack";
-    let text = succeeds(&tree, &["list", "--summary", archive]);
+    let text = succeeds(&tree, &["list", archive]);
     let start = "rccl_lib, gfx90a:xnack+: 2 code objects, 2 stored: ";
-    assert!(text.starts_with(start), "{text}");
-    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(text.lines().next_back().unwrap().starts_with(start), "{text}");
 }
 
 /// A file in a prefix, and the target whose artifact it goes to; `-` is the generic one.
@@ -395,7 +394,12 @@ fn artifacts_without_marks_are_replaced_if_that_is_asked_for() {
         let adapter = adapter(&tree).join("python/rocm_kpack/tools/split_artifacts.py");
         let run = |replace: &str| {
             let mut command = Command::new("python3");
-            command.arg(&adapter).args(["--tmp-dir", "/nowhere", "--artifact-prefix", "miopen_lib"]);
+            command.arg(&adapter).args([
+                "--tmp-dir",
+                "/nowhere",
+                "--artifact-prefix",
+                "miopen_lib",
+            ]);
             command.args(input);
             command.current_dir(tree.root()).env("KPACK_EXECUTABLE", env!("CARGO_BIN_EXE_kpack"));
             command.env("PYTHONDONTWRITEBYTECODE", "1").env("KPACK_REPLACE_ARTIFACTS", replace);
