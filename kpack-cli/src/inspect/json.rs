@@ -16,7 +16,7 @@ use super::{
     Archive, Content, FatBinary, Inspection, SplitBinary, code_object_version, format_of,
     is_present,
 };
-use kpack_build::object_file::Unlinked;
+use kpack_build::internal::Unlinked;
 use kpack_format::TargetId;
 use kpack_split::elf::{NoDeviceCode, SplitWrapper, Wrapper};
 use kpack_split::input::Kpack;

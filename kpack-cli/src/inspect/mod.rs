@@ -26,7 +26,7 @@ use kpack_split::input::{self, FileKind, LinkedBinary, offload_error};
 
 pub use archive::Archive;
 pub use code_objects::{CodeObjects, SelectedCode, TakeCode};
-pub use kpack_build::object_file::{DeviceObject, Unlinked};
+pub use kpack_build::internal::{DeviceObject, Unlinked};
 pub use kpack_split::input::{Kpack, Kpacks};
 pub use linked::{FatBinary, SplitBinary};
 pub use rocm_kpack::lookup::Rule;
