@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use crate::trim;
 use clap::Args;
 use kpack_format::TargetId;
+use kpack_format::unstable::spelling;
 
 use super::exit_codes::EXIT_CODES;
 use super::kernel_files::KernelFilesArguments;
@@ -31,7 +32,7 @@ pub(super) struct Arguments {
     against: Option<PathBuf>,
     /// GPU target for which each binary must have code; other targets may be missing. gfx90a also selects
     /// gfx90a:xnack+ and gfx90a:xnack-; gfx90a:xnack+ also selects plain gfx90a. Can be repeated
-    #[arg(long, value_name = "TARGET", value_parser = TargetId::named, value_delimiter = ',')]
+    #[arg(long, value_name = "TARGET", value_parser = spelling::read_target, value_delimiter = ',')]
     pub(super) arch: Vec<TargetId>,
     #[command(flatten)]
     kernel_files: KernelFilesArguments,

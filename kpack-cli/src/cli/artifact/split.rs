@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::{ArgGroup, Args};
 use kpack_format::TargetId;
+use kpack_format::unstable::spelling;
 use serde::Serialize;
 
 use crate::cli::exit_codes::Problem;
@@ -65,7 +66,7 @@ pub(super) struct Arguments {
     kernel_files: KernelFilesArguments,
     /// Expected GPU targets. gfx90a also selects gfx90a:xnack+ and gfx90a:xnack-;
     /// gfx90a:xnack+ also selects plain gfx90a. Default: keep every target
-    #[arg(long, value_name = "TARGET", value_parser = TargetId::named, num_args = 1.., value_delimiter = ',')]
+    #[arg(long, value_name = "TARGET", value_parser = spelling::read_target, num_args = 1.., value_delimiter = ',')]
     pub(super) gpu_targets: Vec<TargetId>,
     /// Also reject an artifact, or a batch, whose kernel databases lack files for --gpu-targets. By default, only
     /// fat binaries count, and a batch with --layout module fails only if no artifact has any of the targets
