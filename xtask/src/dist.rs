@@ -2,7 +2,6 @@
 //! pkg-config, the manual, and the documents.
 
 mod files;
-mod glibc;
 pub(crate) mod licences;
 mod shim;
 
@@ -13,9 +12,9 @@ use std::path::{Component, Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 
 use crate::build::{self, Profile};
+use crate::glibc::{Cargo, Glibc};
 use crate::{process, repository};
 use files::{copy_file, copy_tree, link_file, write_file};
-pub(crate) use glibc::{Cargo, Glibc};
 
 /// The version of all crates.
 const VERSION: &str = env!("CARGO_PKG_VERSION");

@@ -9,11 +9,9 @@ use kpack_format::marker::{Marker, of_another_build};
 use kpack_format::names::KernelName;
 
 use super::context::{Context, Options, means};
-use super::kernels;
+use super::kernels::{self, Places};
 use super::report::Report;
-use crate::input::{
-    CodePlace, Kpacks, LinkedBinary, Obstacle, Resolver, or_refused, read_manifest,
-};
+use crate::input::{Kpacks, LinkedBinary, Obstacle, Resolver, or_refused, read_manifest};
 use crate::split::variants;
 use kpack_core::words::{counted, list};
 use kpack_core::{Error, Reason};
@@ -25,9 +23,8 @@ pub(super) struct Resolution<'a> {
     kernel_name: &'a str,
     indices: &'a BTreeSet<u32>,
     options: &'a Options,
-    pub(super) resolver: Resolver,
-    /// Where they are, by index and target.
-    pub(super) places: BTreeMap<u32, BTreeMap<String, CodePlace>>,
+    resolver: Resolver,
+    places: Places,
 }
 
 /// Looks up the code objects with these `indices`.
@@ -76,7 +73,7 @@ pub(super) fn verify(
     this.stale(report);
     this.read(context, report)?;
     if context.options.against.is_none() {
-        kernels::verify(binary, &this, context, report)?;
+        kernels::verify(binary, &this.places, &this.resolver, context, report)?;
     }
     let found: usize = this.places.values().map(BTreeMap::len).sum();
     if report.count(Severity::Fault) == faults && found > 0 {
