@@ -33,7 +33,7 @@ pub struct Report {
     attempts: Vec<Attempt>,
     /// The marker's search paths, made absolute.
     installed: Vec<PathBuf>,
-    places: OnceLock<Vec<Place>>,
+    places: OnceLock<Vec<SearchedDirectory>>,
 }
 
 /// One archive that was tried.
@@ -82,7 +82,7 @@ impl Outcome {
 
 /// A directory that a search path leads to.
 #[derive(Debug)]
-struct Place {
+struct SearchedDirectory {
     directory: PathBuf,
     /// Targets whose archives are there.
     targets: Vec<String>,
@@ -166,12 +166,12 @@ impl Report {
         list(&self.kernels, " or ")
     }
 
-    fn places(&self) -> &[Place] {
+    fn places(&self) -> &[SearchedDirectory] {
         self.places.get_or_init(|| {
-            let mut places: Vec<Place> = Vec::new();
+            let mut places: Vec<SearchedDirectory> = Vec::new();
             for pattern in self.installed.iter().chain(&self.path_prefix) {
-                let place = Place::find(pattern);
-                let new = |p: &Place| places.iter().all(|q| q.directory != p.directory);
+                let place = SearchedDirectory::find(pattern);
+                let new = |p: &SearchedDirectory| places.iter().all(|q| q.directory != p.directory);
                 places.extend(place.filter(new));
             }
             places
@@ -300,7 +300,7 @@ impl Report {
     }
 }
 
-impl Place {
+impl SearchedDirectory {
     /// Whether a whole manifest lists every archive that is there, so that there are no others.
     fn is_fully_listed(&self) -> bool {
         let mut manifests = self.manifests.iter();

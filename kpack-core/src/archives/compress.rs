@@ -13,7 +13,7 @@ use kpack_format::digest::Blake3;
 use kpack_format::names::{Group, KernelName};
 
 use super::budget::{Budget, Permit};
-use super::content::{Content, Failure, Stored};
+use super::content::{Code, Failure, Stored};
 use super::debug_info::{DebugFiles, DebugTotals, treat};
 use super::device_code::PackedCode;
 use super::storage::Storage;
@@ -63,7 +63,7 @@ struct Job<'a> {
     target: TargetId,
     /// If it cannot be told from the target.
     entry_id: Option<String>,
-    content: Content,
+    content: Code,
     _permit: Permit<'a>,
 }
 
@@ -259,7 +259,7 @@ impl Run<'_> {
 
     fn encode(
         &self,
-        content: &Content,
+        content: &Code,
         checksum: Option<Blake3>,
         is_sample: bool,
     ) -> Result<Stored, Failure> {

@@ -37,7 +37,7 @@ pub struct Candidate {
 
 /// An archive that was found by listing a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Installed {
+pub struct InstalledArchive {
     /// Its path.
     pub path: PathBuf,
     /// The target in its name; `None` if the location names no target.
@@ -46,9 +46,9 @@ pub struct Installed {
 
 /// Where a binary is: the directories that its search paths are relative to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place(Vec<(PathBuf, Rule)>);
+pub struct BinaryOrigin(Vec<(PathBuf, Rule)>);
 
-impl Place {
+impl BinaryOrigin {
     /// The real directory of the binary at `path`, and those of the symbolic links that lead to it: `path` and
     /// `loaded`, the paths by which the dynamic linker loaded the objects of a process. The system
     /// knows only the real path of a file. But some package managers link files of a store into
@@ -112,7 +112,7 @@ impl Rules {
         &self,
         environment: &Environment,
         marker: &Marker,
-        place: &Place,
+        place: &BinaryOrigin,
     ) -> Vec<Location> {
         let listed = |paths: &[PathBuf], rule| {
             let locations = paths.iter().enumerate();
@@ -133,7 +133,7 @@ impl Rules {
     pub(crate) fn of_marker<'a>(
         &self,
         marker: &'a Marker,
-        place: &'a Place,
+        place: &'a BinaryOrigin,
     ) -> impl Iterator<Item = Location> + 'a {
         let beside_links = self.beside_links;
         let paths = marker.kpack_search_paths.iter().enumerate();
@@ -182,8 +182,8 @@ impl Rules {
     ///
     /// # Errors
     /// Those of listing a directory that exists.
-    pub fn installed(&self, path: &Path) -> io::Result<Vec<Installed>> {
-        let without_target = |path| Installed { path, target: None };
+    pub fn installed(&self, path: &Path) -> io::Result<Vec<InstalledArchive>> {
+        let without_target = |path| InstalledArchive { path, target: None };
         if let Some(pattern) = SearchPath::new(path).split() {
             let names = names(pattern.directory)?.into_iter();
             let archive = |name: OsString| {
@@ -191,8 +191,10 @@ impl Rules {
                 let written = pattern.written_in(&name)?;
                 let is_usual = FileNames::HERE.of(&target.to_string()) == written;
                 let tail = pattern.tail.expand(written);
-                (is_usual || self.reads_other_names)
-                    .then(|| Installed { path: pattern.directory.join(tail), target: Some(target) })
+                (is_usual || self.reads_other_names).then(|| InstalledArchive {
+                    path: pattern.directory.join(tail),
+                    target: Some(target),
+                })
             };
             return Ok(names.filter_map(archive).collect());
         }
