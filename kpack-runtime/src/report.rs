@@ -272,8 +272,12 @@ impl Report {
 
     /// Why the generic code that is there for the GPU's generation is not for it.
     fn not_generic(&self) -> impl Iterator<Item = String> {
-        let there = self.places().iter().flat_map(|place| &place.targets);
-        let there: BTreeSet<TargetId> = there.filter_map(|id| id.parse().ok()).collect();
+        let there: BTreeSet<TargetId> = self
+            .places()
+            .iter()
+            .flat_map(|place| &place.targets)
+            .filter_map(|id| id.parse().ok())
+            .collect();
         let is_asked_for = |id: &TargetId| self.isas.iter().any(|isa| id.may_run_on(isa));
         let why = |gpu: &TargetId| {
             let others = there.iter().filter(|id| !is_asked_for(id));
@@ -290,8 +294,7 @@ impl Report {
         let directory = fs::canonicalize(path.parent()?).ok()?;
         let mut places = self.places().iter();
         let place = places.find(|place| place.directory == directory)?;
-        let manifests = place.manifests.iter();
-        let mut manifests = manifests.filter_map(|(_, read)| read.as_ref().ok());
+        let mut manifests = place.manifests.iter().filter_map(|(_, read)| read.as_ref().ok());
         manifests.find_map(|manifest| {
             let mut files = manifest.kpack_files.iter();
             let (target, _) = files.find(|(_, file)| file.filename == name)?;

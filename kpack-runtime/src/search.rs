@@ -100,8 +100,8 @@ impl Cache {
             let search = Search::begin(self, &request, &place, targets);
             let mut skipped = Vec::new();
             let each = search.targets.chunks(1);
-            let found = each.filter_map(|target| search.find(target, &mut skipped));
-            let found: Vec<CodeObject> = found.collect();
+            let found: Vec<CodeObject> =
+                each.filter_map(|target| search.find(target, &mut skipped)).collect();
             if found.is_empty() {
                 result = Err(search.failure(&skipped, &place));
             } else if self.environment().debug {

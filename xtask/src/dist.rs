@@ -219,8 +219,8 @@ pub(crate) const FOR_RPM: [&str; 1] = ["lib/rpm/macros.d/macros.kpack"];
 /// Installs what the packages of programs with GPU code are made with.
 fn install_packagers_tools(prefix: &Path, kpack: &Path) -> Result<()> {
     let source = repository::root().join("packaging");
-    let files = FOR_DEBIAN.map(|file| ("debian", file));
-    let files = files
+    let files = FOR_DEBIAN
+        .map(|file| ("debian", file))
         .into_iter()
         .chain(FOR_RPM.map(|file| ("rpm", file)))
         .chain([(".", "bin/kpack-gpu-package")]);
@@ -245,11 +245,13 @@ fn install_manual(prefix: &Path, kpack: &Path) -> Result<()> {
     let pages = process::run!("{kpack} documents manual {script}")?;
     let pages: BTreeMap<String, String> = serde_json::from_str(&pages)?;
     let directory = prefix.join("share/man/man1");
-    let pages = pages.iter().map(|(name, page)| {
-        let file = directory.join(name);
-        write_file(&file, page.as_bytes()).map(|()| file)
-    });
-    let pages = pages.collect::<Result<Vec<PathBuf>>>()?;
+    let pages = pages
+        .iter()
+        .map(|(name, page)| {
+            let file = directory.join(name);
+            write_file(&file, page.as_bytes()).map(|()| file)
+        })
+        .collect::<Result<Vec<PathBuf>>>()?;
     process::run!("gzip -n9 --force {pages...}")?;
     for (shell, file) in COMPLETIONS {
         let script = process::run!("{kpack} completions {shell}")?;

@@ -89,34 +89,37 @@ pub fn compress(
     // In the order of archives, so that these need not be sorted.
     let mut files: Vec<_> = files.iter().collect();
     files.sort_by_key(|(name, _)| name);
-    let jobs = files.iter().flat_map(|(name, file)| {
-        file.code_objects(wanted, compression.scratch, compression.budget)
-            .map(move |code| (name, file, code))
-    });
-    let jobs = jobs.enumerate().map(|(number, (name, file, code))| {
-        let (wrappers, id, content) = code?;
-        let Some(target) = id.target().cloned() else {
-            return Err(Error::rejected(
-                ids::DAMAGED_CODE_OBJECT,
-                &file.path,
-                "a code object without a target",
-            ));
-        };
-        interrupt::check(&file.path, "read")?;
-        progress.advance(content.size());
-        Ok(Job {
-            number,
-            file,
-            kernels: wrappers
-                .iter()
-                .map(|index| KernelName::new(name, *index).to_string())
-                .collect(),
-            target,
-            entry_id: id.unusual().map(str::to_owned),
-            _permit: compression.budget.take(content.held()),
-            content,
+    let jobs = files
+        .iter()
+        .flat_map(|(name, file)| {
+            file.code_objects(wanted, compression.scratch, compression.budget)
+                .map(move |code| (name, file, code))
         })
-    });
+        .enumerate()
+        .map(|(number, (name, file, code))| {
+            let (wrappers, id, content) = code?;
+            let Some(target) = id.target().cloned() else {
+                return Err(Error::rejected(
+                    ids::DAMAGED_CODE_OBJECT,
+                    &file.path,
+                    "a code object without a target",
+                ));
+            };
+            interrupt::check(&file.path, "read")?;
+            progress.advance(content.size());
+            Ok(Job {
+                number,
+                file,
+                kernels: wrappers
+                    .iter()
+                    .map(|index| KernelName::new(name, *index).to_string())
+                    .collect(),
+                target,
+                entry_id: id.unusual().map(str::to_owned),
+                _permit: compression.budget.take(content.held()),
+                content,
+            })
+        });
     let shared = parallel::try_map(jobs, |job: Result<Job<'_>, Error>| run.store(job?))?;
     let debug = run.debug;
     let output = run.output.into_inner();

@@ -186,8 +186,7 @@ impl PackedCode {
         let is_compressed =
             |located: &&LocatedBundle| matches!(located.bundle.format, Format::Compressed { .. });
         let bundles = self.bundles.iter().filter(is_compressed);
-        let sizes = bundles.flat_map(LocatedBundle::device_entries);
-        let sizes = sizes.map(|(_, entry)| entry.size);
+        let sizes = bundles.flat_map(LocatedBundle::device_entries).map(|(_, entry)| entry.size);
         let large = sizes.filter(|size| *size > LARGE_CODE_OBJECT);
         large.max().unwrap_or(0)
     }

@@ -146,9 +146,11 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
     pub fn code_id(&self, binary: &str) -> Option<CodeId> {
         let first =
             KernelOrder { path: binary.to_owned(), index: None, name: String::new(), target: 0 };
-        let own = self.kernels.range(first..);
-        let own = own.take_while(|(kernel, _)| kernel.path == binary);
-        let own = own.filter(|(kernel, _)| kernel.target == 0);
+        let own = self
+            .kernels
+            .range(first..)
+            .take_while(|(kernel, _)| kernel.path == binary)
+            .filter(|(kernel, _)| kernel.target == 0);
         let checksums = own.filter_map(|(kernel, stored)| {
             let index = index_in(&kernel.name, binary)?;
             Some((index, self.stored[stored.index].checksum))
@@ -558,12 +560,13 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
 fn layout<'a>(scheme: Scheme, stored: impl Iterator<Item = &'a Stored>) -> (Storage, u64) {
     let prefix = prefix(scheme);
     let mut end = DATA_OFFSET + prefix;
-    let places = stored.map(|stored| {
-        let offset = end + prefix;
-        end = offset + stored.size;
-        (offset, stored.size)
-    });
-    let places: Vec<(u64, u64)> = places.collect();
+    let places: Vec<(u64, u64)> = stored
+        .map(|stored| {
+            let offset = end + prefix;
+            end = offset + stored.size;
+            (offset, stored.size)
+        })
+        .collect();
     let storage = match scheme {
         Scheme::None => Storage::Blobs(places),
         Scheme::ZstdPerKernel => Storage::Frames {

@@ -60,8 +60,10 @@ impl BinaryOrigin {
             directories.push((parent(&real), Rule::Marker));
         }
         let id = FileId::at(binary).ok();
-        let loaded = loaded.into_iter().filter(|_| id.is_some());
-        let loaded = loaded.filter_map(|path| path::absolute(path).ok());
+        let loaded = loaded
+            .into_iter()
+            .filter(|_| id.is_some())
+            .filter_map(|path| path::absolute(path).ok());
         let links = loaded.filter(|path| FileId::at(path).ok() == id);
         for path in iter::once(binary.to_owned()).chain(links) {
             let directory = parent(&path);
@@ -217,8 +219,9 @@ fn names(directory: &Path) -> io::Result<Vec<OsString>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
     };
-    let names = entries.map(|entry| entry.map(|entry| entry.file_name()));
-    let mut names = names.collect::<io::Result<Vec<_>>>()?;
+    let mut names = entries
+        .map(|entry| entry.map(|entry| entry.file_name()))
+        .collect::<io::Result<Vec<_>>>()?;
     names.sort();
     Ok(names)
 }

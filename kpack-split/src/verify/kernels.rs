@@ -50,8 +50,8 @@ pub(super) fn verify(
     if differing.is_empty() {
         return Ok(());
     }
-    let names = differing.values().flat_map(BTreeMap::values).flat_map(KernelNames::iter);
-    let names: BTreeSet<NameHash> = names.collect();
+    let names: BTreeSet<NameHash> =
+        differing.values().flat_map(BTreeMap::values).flat_map(KernelNames::iter).collect();
     let registered = binary.registered(&|name| names.contains(&name))?;
     let quoted = |names: &BTreeSet<NameHash>| {
         let names = names.iter().filter_map(|name| registered.get(name));
@@ -62,8 +62,8 @@ pub(super) fn verify(
         for (target, own) in of_targets {
             let others = of_targets.values().filter(|other| *other != own);
             let is_lacking = |name: &NameHash| registered.contains_key(name) && !own.has(*name);
-            let lacking = others.clone().flat_map(KernelNames::iter).filter(is_lacking);
-            let lacking: BTreeSet<NameHash> = lacking.collect();
+            let lacking: BTreeSet<NameHash> =
+                others.clone().flat_map(KernelNames::iter).filter(is_lacking).collect();
             let is_unknown = |name: NameHash| {
                 let mut others = others.clone();
                 !registered.contains_key(&name) && !others.any(|other| other.has(name))

@@ -181,8 +181,10 @@ impl Resolution<'_> {
     /// Reports entries of this binary that no wrapper uses.
     fn stale(&self, report: &mut Report) {
         let entries = self.resolver.entries().into_iter();
-        let stale = entries.filter(|(index, _)| !self.indices.contains(index));
-        let stale: BTreeSet<u32> = stale.map(|(index, _)| index).collect();
+        let stale: BTreeSet<u32> = entries
+            .filter(|(index, _)| !self.indices.contains(index))
+            .map(|(index, _)| index)
+            .collect();
         if !stale.is_empty() {
             let stale = list(stale);
             let text = format!("the archives have entries at index {stale} that no wrapper uses");
@@ -217,11 +219,17 @@ impl Resolution<'_> {
     /// Reports targets without an archive, if the manifest lists them or the caller names them.
     fn required_are_there(&self, report: &mut Report) -> Result<(), Error> {
         let kpacks = &self.resolver.kpacks;
-        let missing = self.options.targets.iter();
-        let missing = missing.filter(|wanted| !kpacks.targets().any(|own| means(wanted, own)));
-        let required = kpacks.targets().filter(|own| self.wants(own));
-        let required = required.map(str::to_owned);
-        let required: Vec<String> = required.chain(missing.map(TargetId::to_string)).collect();
+        let missing = self
+            .options
+            .targets
+            .iter()
+            .filter(|wanted| !kpacks.targets().any(|own| means(wanted, own)));
+        let required: Vec<String> = kpacks
+            .targets()
+            .filter(|own| self.wants(own))
+            .map(str::to_owned)
+            .chain(missing.map(TargetId::to_string))
+            .collect();
         if required.is_empty() {
             let is_expected =
                 self.marker.code_ids.is_empty() && none_are_listed(&kpacks.manifests)?;

@@ -293,8 +293,9 @@ impl Handle {
     }
 
     pub(crate) fn entries(&self) -> io::Result<Vec<(OsString, Option<Kind>)>> {
-        let names = fs::read_dir(&self.path)?.map(|entry| entry.map(|entry| entry.file_name()));
-        let names = names.filter(|name| !name.as_ref().is_ok_and(|name| name == LOCK));
+        let names = fs::read_dir(&self.path)?
+            .map(|entry| entry.map(|entry| entry.file_name()))
+            .filter(|name| !name.as_ref().is_ok_and(|name| name == LOCK));
         names.map(|name| Ok((name?, None))).collect()
     }
 
