@@ -14,6 +14,8 @@ pub(super) type Edits = Vec<(u64, Vec<u8>)>;
 /// An artifact directory to write.
 #[derive(Debug, Default)]
 pub(super) struct Output {
+    /// The name of the directory.
+    pub(super) name: String,
     /// The artifact directory whose times it gets.
     pub(super) model: PathBuf,
     pub(super) databases: Selection,
@@ -67,8 +69,8 @@ pub(super) struct NewFile {
 }
 
 impl Output {
-    pub(super) fn new(model: &Path, databases: Selection) -> Self {
-        Self { model: model.to_owned(), databases, ..Self::default() }
+    pub(super) fn new(name: String, model: &Path, databases: Selection) -> Self {
+        Self { name, model: model.to_owned(), databases, ..Self::default() }
     }
 
     pub(super) fn add_prefixes(&mut self, prefixes: &[String]) {
@@ -139,11 +141,10 @@ impl Output {
         self.insert(path, like, source);
     }
 
-    /// The entries to install. `artifact` is its directory.
+    /// The entries to install.
     pub(super) fn installed<'a>(
         &'a self,
         component: &'a str,
-        artifact: &'a Path,
         may_share: bool,
     ) -> impl Iterator<Item = Installed<'a>> + Clone {
         self.entries.iter().filter_map(move |(path, source)| {
@@ -151,7 +152,7 @@ impl Output {
             Some(Installed {
                 at: prefixes.find_map(|prefix| path.strip_prefix(prefix).ok())?,
                 component,
-                artifact,
+                artifact: Path::new(&self.name),
                 may_share,
                 path,
                 content: match source {

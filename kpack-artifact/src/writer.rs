@@ -17,14 +17,9 @@ use kpack_core::Error;
 use kpack_core::publish::{Directory, Stage, StagedFile, copy_range, write_manifest};
 use kpack_core::report::Progress;
 
-/// Writes the entries of the artifact `name`, except host binaries.
-pub(super) fn write(
-    stage: &Stage,
-    name: &str,
-    output: &Output,
-    progress: &dyn Progress,
-) -> Result<(), Error> {
-    let mut writer = Writer::new(stage.make(name)?);
+/// Writes the entries of an artifact, except host binaries.
+pub(super) fn write(stage: &Stage, output: &Output, progress: &dyn Progress) -> Result<(), Error> {
+    let mut writer = Writer::new(stage.make(&output.name)?);
     for (path, source) in &output.entries {
         match source {
             EntrySource::Host(_) => continue,
@@ -50,8 +45,8 @@ pub(super) fn write(
 /// Adds the list of prefixes and the mark to an artifact that is otherwise complete, and sets the
 /// modes and times of directories. Returns the number and the size of the files added. The list is
 /// newer than what it was made of: builds know by it that the artifact is up to date.
-pub(super) fn finish(stage: &Stage, name: &str, output: &Output) -> Result<(u64, u64), Error> {
-    let root = stage.make(name)?;
+pub(super) fn finish(stage: &Stage, output: &Output) -> Result<(u64, u64), Error> {
+    let root = stage.make(&output.name)?;
     let prefixes = output.prefixes.iter();
     let prefixes = prefixes.filter(|prefix| root.below(Path::new(prefix)).is_ok());
     let list = manifest_txt::to_text(prefixes).into_bytes();

@@ -7,7 +7,6 @@ use kpack_split::input::Archives;
 
 use super::Options;
 use super::shards::{ComponentArtifacts, Shards};
-use crate::mark;
 use crate::packaging::{TargetGroup, Validation};
 use crate::tree::{Role, Tree};
 use kpack_core::Error;
@@ -59,6 +58,6 @@ impl<'a> Component<'a> {
     /// Reads an artifact directory of a shard.
     pub(super) fn tree(self, shard: &str, root: &Path, role: &Role) -> Result<Tree, Error> {
         let parsed = Parsed { binaries: None, archives: Some(&self.archives.parsed) };
-        Tree::read_once(shard, root, &mark::databases(root, role)?, parsed)
+        Tree::read(shard, root, role, parsed)
     }
 }

@@ -87,13 +87,13 @@ pub(super) fn merge(inputs: &Inputs<'_>) -> Result<Merged, Error> {
 }
 
 fn artifact(inputs: &Inputs<'_>, group: Option<&TargetGroup>, model: &Path) -> Artifact {
-    let suffix = group.map_or(names::GENERIC, |group| &group.name);
+    let name = inputs.component.artifact_name(group.map_or(names::GENERIC, |group| &group.name));
     Artifact {
-        name: inputs.component.artifact_name(suffix),
+        name: name.clone(),
         component: inputs.component.name.to_owned(),
         group: group.map(|group| group.name.clone()),
         display_name: group.map(|group| group.display_name.clone()),
-        output: Output::new(model, inputs.databases.clone()),
+        output: Output::new(name, model, inputs.databases.clone()),
         ..Artifact::default()
     }
 }

@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
 
-use crate::tree::{Role, Siblings, Tree, is_of_group};
+use crate::tree::{Role, Siblings, Tree, role_of};
 use kpack_core::publish::is_leftover;
 use kpack_core::{Error, ids};
 use kpack_split::leftover::{directories, leftovers};
-use kpack_tree::{Class, Entry, Node};
+use kpack_tree::{Class, Entry, Node, Parsed};
 
 /// A shard: the split artifacts that one machine built.
 #[derive(Debug)]
@@ -97,7 +97,7 @@ impl Shards {
                     Role::Target(target) => {
                         Some(DeviceArtifact::Target(target.clone(), path.clone()))
                     }
-                    Role::Group => match Tree::read(name, &path, &role)? {
+                    Role::Group => match Tree::read(name, &path, &role, Parsed::default())? {
                         tree if is_of_targets(&tree) => Some(DeviceArtifact::Group(Box::new(tree))),
                         _ => {
                             others.push((path, true));
@@ -186,7 +186,7 @@ fn is_of_targets(tree: &Tree) -> bool {
     let mut files = tree.entries.iter();
     let is_of_one = |item: &Entry| target_of(item).is_some();
     let may_be = |item: &Entry| is_of_one(item) || item.is_directory() || item.is_manifest();
-    tree.entries.iter().any(is_of_one) && (files.all(may_be) || is_of_group(&tree.root))
+    tree.entries.iter().any(is_of_one) && (files.all(may_be) || role_of(&tree.root) == Role::Group)
 }
 
 /// What an artifact has for each target; `own` is the target that the artifact is for, which entries of no

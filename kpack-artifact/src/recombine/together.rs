@@ -54,8 +54,7 @@ pub(super) fn overlaps(
                 && artifact.component == other.component
                 && !artifact.targets.is_disjoint(&other.targets)
         });
-        let name = Path::new(&artifact.name);
-        artifact.output.installed(&artifact.component, name, may_share)
+        artifact.output.installed(&artifact.component, may_share)
     });
     for conflict in conflicts(installed)? {
         let (entry, other) = (conflict.entry, conflict.other);

@@ -9,7 +9,6 @@ use kpack_format::archive::ArchiveWriter;
 use kpack_format::marker::Marker;
 use kpack_format::names::{FileNames, Group};
 
-use super::targets::Targets;
 use super::{Layout, Options};
 use crate::manifest_txt;
 use crate::tree::Tree;
@@ -77,16 +76,6 @@ impl Module {
     /// The kpack directory in an artifact.
     pub(super) fn kpack_dir(&self) -> PathBuf {
         Path::new(&self.prefix).join(&self.kpacks.name)
-    }
-
-    /// The files of the input that are written anew.
-    pub(super) fn written_anew(&self, targets: &Targets) -> impl Iterator<Item = &Path> {
-        let found = self.found();
-        let archives = self.present.iter();
-        let archives = archives
-            .filter(move |(target, _)| found.contains(*target) && targets.keeps(target))
-            .map(|(_, path)| path);
-        self.manifest.iter().chain(archives).map(PathBuf::as_path)
     }
 }
 

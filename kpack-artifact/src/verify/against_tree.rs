@@ -14,8 +14,8 @@ use super::artifact_sets::Set;
 use super::original::artifacts;
 use crate::differences::same_bytes;
 use crate::manifest_txt;
+use crate::names::component;
 use crate::shared::Entries;
-use crate::split::artifact_prefix;
 use crate::tree::{Role, is_artifact};
 use kpack_core::files::with_slashes;
 use kpack_core::parallel;
@@ -43,7 +43,7 @@ pub(super) fn compare(
     let sets = || context.artifacts.split_sets();
     if is_artifact(unsplit) {
         let name = unsplit.file_name().unwrap_or_default().to_string_lossy();
-        let own = sets().find(|set| set.component == artifact_prefix(&name));
+        let own = sets().find(|set| set.component == component(&name));
         let count = sets().count();
         let Some(set) = own.or(sets().next().filter(|_| count == 1)) else {
             let text = match count {
@@ -71,7 +71,7 @@ pub(super) fn compare(
         return pair.compare(context, report);
     }
     let name = |unsplit: &Path| {
-        artifact_prefix(&unsplit.file_name().unwrap_or_default().to_string_lossy()).to_owned()
+        component(&unsplit.file_name().unwrap_or_default().to_string_lossy()).to_owned()
     };
     let has_split = |unsplit: &PathBuf| sets().any(|set| set.component == name(unsplit));
     if !artifacts.iter().any(has_split) {
