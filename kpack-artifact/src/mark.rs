@@ -168,7 +168,7 @@ fn is_artifact(above: &Directory, name: &Path) -> Result<bool, Error> {
     let root = there.anchor();
     let mut has_prefix = prefixes.is_empty();
     for prefix in &prefixes {
-        match or_refused(manifest_txt::directory(&root, prefix))? {
+        match or_refused(manifest_txt::prefix_directory(&root, prefix))? {
             Ok(directory) => has_prefix |= directory.is_some(),
             Err(_) => return Ok(false),
         }

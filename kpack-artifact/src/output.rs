@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::mark;
 use super::rules::{Installed, InstalledContent};
 use super::tree::Tree;
+use kpack_core::Error;
 use kpack_core::platform::SharedInode;
 use kpack_tree::{Entry, EntryPath, Node, Selection};
 
@@ -18,7 +20,8 @@ pub(super) struct Output {
     pub(super) name: String,
     /// The artifact directory whose times it gets.
     pub(super) model: PathBuf,
-    pub(super) databases: Selection,
+    /// The bytes of its mark.
+    pub(super) mark: Vec<u8>,
     /// Its prefixes. Empty prefixes are not listed.
     pub(super) prefixes: Vec<String>,
     /// By path in the artifact.
@@ -69,8 +72,13 @@ pub(super) struct NewFile {
 }
 
 impl Output {
-    pub(super) fn new(name: String, model: &Path, databases: Selection) -> Self {
-        Self { name, model: model.to_owned(), databases, ..Self::default() }
+    /// An artifact without entries, whose files of these `databases` are split.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for more rules than a mark can list.
+    pub(super) fn new(name: String, model: &Path, databases: &Selection) -> Result<Self, Error> {
+        let mark = mark::to_bytes(databases)?;
+        Ok(Self { name, model: model.to_owned(), mark, ..Self::default() })
     }
 
     pub(super) fn add_prefixes(&mut self, prefixes: &[String]) {
@@ -142,7 +150,7 @@ impl Output {
     }
 
     /// The entries to install.
-    pub(super) fn installed<'a>(
+    pub(super) fn to_install<'a>(
         &'a self,
         component: &'a str,
         may_share: bool,

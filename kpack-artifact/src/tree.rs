@@ -222,7 +222,7 @@ impl Tree {
     ) -> Result<Self, Error> {
         let mut tree = Self::empty(shard, root);
         for prefix in manifest_txt::read(root)? {
-            match manifest_txt::directory(root, &prefix)? {
+            match manifest_txt::prefix_directory(root, &prefix)? {
                 Some(_) => tree.prefixes.push(prefix),
                 None => tree.missing.push(prefix),
             }

@@ -50,10 +50,9 @@ pub(super) fn finish(stage: &Stage, output: &Output) -> Result<(u64, u64), Error
     let prefixes = output.prefixes.iter();
     let prefixes = prefixes.filter(|prefix| root.below(Path::new(prefix)).is_ok());
     let list = manifest_txt::to_text(prefixes).into_bytes();
-    let files =
-        [(manifest_txt::FILE_NAME, list), (mark::FILE_NAME, mark::to_bytes(&output.databases)?)];
+    let files = [(manifest_txt::FILE_NAME, &list), (mark::FILE_NAME, &output.mark)];
     let mut size = 0;
-    for (name, bytes) in &files {
+    for (name, bytes) in files {
         // All is flushed at once before it is published.
         let directory = root.below(Path::new(""))?.without_flushes();
         let (staged, ()) = StagedFile::write_in(directory, name.as_ref(), |staged| {
@@ -242,10 +241,11 @@ fn copy_symlink(
 /// Gives the directories of an artifact the modes and times of those that they are like. A new one is
 /// as old as its newest entry, so that the same input gives the same output.
 fn set_directories(root: &Directory, output: &Output) -> Result<(), Error> {
+    let mut directories = root.directories()?;
+    directories.insert(PathBuf::new());
     // What is in a directory comes before it.
-    let below = root.directories()?;
-    for path in below.iter().map(PathBuf::as_path).rev().chain([Path::new("")]) {
-        let like = match output.entries.get(path) {
+    for path in directories.iter().rev() {
+        let like = match output.entries.get(&**path) {
             Some(EntrySource::Directory(like)) => like.clone(),
             _ => output.model.join(path).into(),
         };

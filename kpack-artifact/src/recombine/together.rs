@@ -54,7 +54,7 @@ pub(super) fn overlaps(
                 && artifact.component == other.component
                 && !artifact.targets.is_disjoint(&other.targets)
         });
-        artifact.output.installed(&artifact.component, may_share)
+        artifact.output.to_install(&artifact.component, may_share)
     });
     for conflict in conflicts(installed)? {
         let (entry, other) = (conflict.entry, conflict.other);

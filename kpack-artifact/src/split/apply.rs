@@ -41,13 +41,13 @@ pub(super) fn apply(
     progress.start(plan.bytes());
     let mut report = mem::take(&mut plan.report);
     let stage = Stage::lock(&options.output_dir, &options.artifact_prefix)?;
+    refuse_loss(&plan, &stage)?;
+    report_stale(options, &plan, &mut report)?;
     let may_replace =
         |name: &Path| mark::check_replaceable_with(stage.above(), name, options.replace_artifacts);
-    refuse_loss(&plan, &stage)?;
     for output in plan.artifacts.values() {
         may_replace(output.name.as_ref())?;
     }
-    report_stale(options, &plan, &mut report)?;
     let debug_files = DebugFiles::new(&options.storage.debug, true);
     let work =
         Work { options, debug_files: &debug_files, plan: &plan, stage: &stage, budget, progress };

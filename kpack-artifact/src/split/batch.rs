@@ -132,8 +132,11 @@ fn split_all(options: &BatchOptions, progress: &dyn Progress) -> Result<BatchRep
     // One budget limits the bytes in flight of all artifacts.
     let budget = Budget::default();
     report.artifacts = parallel::map(read, |(options, contents)| {
-        let plan = contents.and_then(|contents| plan(&options, contents));
-        match plan.and_then(|plan| apply(&options, plan, &budget, progress)) {
+        let split = contents.and_then(|contents| {
+            contents.refuse_all_left_out(&options, false)?;
+            apply(&options, plan(&options, contents)?, &budget, progress)
+        });
+        match split {
             Ok(report) => Outcome::Split(report),
             Err(error) => {
                 let (prefix, directory) = (&options.artifact_prefix, &options.artifact_dir);

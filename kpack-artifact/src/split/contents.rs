@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use kpack_format::manifest::Manifest;
 use kpack_format::{Selection, TargetId};
 
-use super::modules::{Module, module};
+use super::modules::Module;
 use super::report::Report;
 use super::sources::Sources;
 use super::{Layout, Options, Unknown, unlisted};
@@ -60,7 +60,7 @@ impl Contents {
         }
         let (mut trees, generic_beside) = read_trees(options, sources, &databases)?;
         for (target, tree) in &mut trees {
-            complete(tree, target.as_ref(), options, &mut report)?;
+            complete(tree, target.as_ref(), &mut report)?;
         }
         refuse_contradictions(&trees)?;
         let modules = modules(&trees, options)?;
@@ -101,23 +101,19 @@ impl Contents {
         has_any(options, self.found.keys())
     }
 
-    /// Refuses an artifact without anything for the targets that are expected; see [`refuse_none_expected`].
-    pub(super) fn refuse_without_expected(&self, options: &Options) -> Result<(), Error> {
-        if self.has_expected(options) {
+    /// Refuses an artifact that would lose all of its device code: of its fat binaries, if there is no manifest to say
+    /// that no archives are expected, and one that is split `alone`; see [`refuse_none_expected`].
+    pub(super) fn refuse_all_left_out(&self, options: &Options, alone: bool) -> Result<(), Error> {
+        let of_binaries = self.of_binaries();
+        let has_binaries = !of_binaries.is_empty();
+        let found: Vec<&TargetId> = if alone && !self.has_expected(options) {
+            self.found.keys().collect()
+        } else if options.layout == Layout::Artifact && !has_any(options, &of_binaries) {
+            of_binaries.iter().collect()
+        } else {
             return Ok(());
-        }
-        let has_binaries = !self.of_binaries().is_empty();
-        refuse_none_expected(&options.artifact_dir, options, self.found.keys(), has_binaries)
-    }
-
-    /// Refuses fat binaries that would lose all of their device code. Without a manifest, nothing would say
-    /// that no archives are expected.
-    pub(super) fn refuse_all_left_out(&self, options: &Options) -> Result<(), Error> {
-        let found = self.of_binaries();
-        if has_any(options, &found) {
-            return Ok(());
-        }
-        refuse_none_expected(&options.artifact_dir, options, &found, true)
+        };
+        refuse_none_expected(&options.artifact_dir, options, found, has_binaries)
     }
 }
 
@@ -167,17 +163,18 @@ fn read_trees(
             Some(target) => Tree::read("", path, &Role::Target(target.clone()), Parsed::default()),
             None => Tree::read_with("", path, databases, Parsed::default()),
         };
-        trees.push((target.clone(), classified(tree?)?));
+        trees.push((target.clone(), classified(tree?, options)?));
     }
     Ok((trees, None))
 }
 
-/// A tree in which a file that cannot be classified is an error: nobody knows where it belongs.
-fn classified(mut tree: Tree) -> Result<Tree, Error> {
-    match tree.rejected.pop() {
-        Some(found) => Err(Error::rejected(found.id, found.file(), &*found.text)),
-        None => Ok(tree),
+/// A tree as these options see it. A file that cannot be classified is an error: nobody knows where it belongs.
+fn classified(mut tree: Tree, options: &Options) -> Result<Tree, Error> {
+    if let Some(found) = tree.rejected.pop() {
+        return Err(Error::rejected(found.id, found.file(), &*found.text));
     }
+    tree.treat_spirv(options.storage.spirv);
+    Ok(tree)
 }
 
 /// What there is for a target in a directory that an earlier split wrote, and the generic artifact
@@ -199,20 +196,14 @@ fn detect_already_split(
         return Ok(None);
     }
     let role = Role::Target(target.clone());
-    let tree = classified(Tree::read("", path, &role, Parsed::default())?)?;
+    let tree = classified(Tree::read("", path, &role, Parsed::default())?, options)?;
     let is_split = misplaced(&tree, &role).next().is_none();
     Ok(is_split.then_some((target, tree, generic)))
 }
 
 /// Adds to a tree what is in none of its prefixes, and reports what it lacks. Refuses the artifact of a `target` that has
 /// what belongs in another one.
-fn complete(
-    tree: &mut Tree,
-    target: Option<&TargetId>,
-    options: &Options,
-    report: &mut Report,
-) -> Result<(), Error> {
-    tree.treat_spirv(options.storage.spirv);
+fn complete(tree: &mut Tree, target: Option<&TargetId>, report: &mut Report) -> Result<(), Error> {
     if let Some(target) = target
         && let Some((file, reason)) = misplaced(tree, &Role::Target(target.clone())).next()
     {
@@ -244,7 +235,7 @@ fn modules(trees: &Trees, options: &Options) -> Result<Vec<Module>, Error> {
             Layout::Artifact => tree.prefixes.len().max(1),
         };
         for prefixes in tree.prefixes.chunks(each) {
-            let Some(module) = module(tree, prefixes, options)? else {
+            let Some(module) = Module::read(tree, prefixes, options)? else {
                 continue;
             };
             if let Some(other) = modules.iter().find(|other| other.collides(&module)) {
@@ -306,13 +297,13 @@ fn found(
     options: &Options,
 ) -> BTreeMap<TargetId, PathBuf> {
     let mut found = BTreeMap::new();
-    let mut add = |target: &TargetId, path: &Path| {
+    let mut note = |target: &TargetId, path: &Path| {
         let entry = found.entry(target.clone());
         entry.or_insert_with(|| path.to_owned());
     };
     for binary in modules.iter().flat_map(|module| &module.binaries) {
         for target in binary.file.code.targets() {
-            add(&target, &binary.file.code.path);
+            note(&target, &binary.file.code.path);
         }
     }
     for (owner, item) in entries(trees).filter(|(.., item)| !item.is_directory()) {
@@ -321,12 +312,12 @@ fn found(
             _ => None,
         });
         if let Some(target) = target {
-            add(target, item.full());
+            note(target, item.full());
         }
     }
     for listed in manifests {
         for target in listed.manifest.kpack_files.keys().filter_map(|name| name.parse().ok()) {
-            add(&target, &listed.from);
+            note(&target, &listed.from);
         }
     }
     found

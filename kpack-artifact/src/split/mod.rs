@@ -37,7 +37,7 @@ pub fn split(options: &Options, progress: &dyn Progress) -> Result<Report, Error
     parallel::with_jobs(options.storage.jobs, || {
         let sources = sources::of_directory(options)?;
         let contents = Contents::read(options, &sources)?;
-        contents.refuse_without_expected(options)?;
+        contents.refuse_all_left_out(options, true)?;
         let plan = plan::plan(options, contents)?;
         apply::apply(options, plan, &Budget::default(), progress)
     })

@@ -10,7 +10,7 @@ use kpack_format::{Selection, TargetId};
 use super::contents::{Contents, Listed};
 use super::modules::{Module, ModuleBinary};
 use super::report::Report;
-use super::{Layout, Options, Unknown};
+use super::{Options, Unknown};
 use crate::code_ids;
 use crate::names;
 use crate::output::Output;
@@ -60,9 +60,6 @@ impl Plan {
 
 /// Plans what becomes of what was read.
 pub(super) fn plan(options: &Options, mut contents: Contents) -> Result<Plan, Error> {
-    if options.layout == Layout::Artifact {
-        contents.refuse_all_left_out(options)?;
-    }
     let mut report = std::mem::take(&mut contents.report);
     report.device_code = !contents.found.is_empty();
     report.prefixes = contents.prefixes();
@@ -74,7 +71,7 @@ pub(super) fn plan(options: &Options, mut contents: Contents) -> Result<Plan, Er
     for (_, tree) in &mut contents.trees {
         tree.change(|entry| entry.library.is_some(), |entry| entry.library = None);
     }
-    let mut planner = Planner::new(options, &contents, &targets, &mut report);
+    let mut planner = Planner::new(options, &contents, &targets, &mut report)?;
     for (owner, item) in contents.entries() {
         planner.add(owner, item)?;
     }
@@ -153,7 +150,7 @@ fn report_conflicts(
     report: &mut Report,
 ) -> Result<(), Error> {
     let component = &options.artifact_prefix;
-    let installed = artifacts.values().flat_map(|output| output.installed(component, false));
+    let installed = artifacts.values().flat_map(|output| output.to_install(component, false));
     for conflict in conflicts(installed)? {
         let path = conflict.entry.artifact.join(conflict.entry.path);
         report.warn(ids::CONFLICTING_FILES, path, format!("it {}", conflict.text));
@@ -198,7 +195,7 @@ impl<'a> Planner<'a> {
         contents: &'a Contents,
         targets: &'a Targets,
         report: &'a mut Report,
-    ) -> Self {
+    ) -> Result<Self, Error> {
         let Contents { trees, modules, manifests, .. } = contents;
         let written_anew = modules.iter().flat_map(|module| written_anew(module, targets));
         let rewritten = manifests
@@ -213,22 +210,23 @@ impl<'a> Planner<'a> {
         let prefixes = contents.prefixes();
         let output = |target: Option<&TargetId>| {
             let name = names::artifact(&options.artifact_prefix, target);
-            let (model, databases) = (contents.model(target), contents.databases.clone());
-            let mut output = Output::new(name, model, databases);
+            let mut output = Output::new(name, contents.model(target), &contents.databases)?;
             output.add_prefixes(&prefixes);
-            output
+            Ok::<_, Error>(output)
         };
         let mut artifacts = BTreeMap::new();
         if contents.generic_beside.is_none() {
-            let mut generic = output(None);
+            let mut generic = output(None)?;
             for (_, tree) in trees.iter().filter(|(owner, _)| owner.is_none()) {
                 generic.add_prefix_directories(tree);
             }
             artifacts.insert(None, generic);
         }
-        let kept = targets.kept.iter().map(TargetId::plain);
-        artifacts.extend(kept.map(|target| (Some(target.clone()), output(Some(&target)))));
-        Self {
+        for target in targets.kept.iter().map(TargetId::plain) {
+            let output = output(Some(&target))?;
+            artifacts.insert(Some(target), output);
+        }
+        Ok(Self {
             options,
             contents,
             targets,
@@ -238,7 +236,7 @@ impl<'a> Planner<'a> {
             artifacts,
             unknown: BTreeMap::new(),
             report,
-        }
+        })
     }
 
     /// Adds an entry, which is in the artifact of `owner` already, if in any.
