@@ -78,7 +78,6 @@ mod verified;
 mod verify;
 mod way_back;
 mod wheel;
-mod wheel_damaged;
 #[path = "../../../kpack-wheel/tests/it/wheels/mod.rs"]
 mod wheels;
 mod windows;

@@ -13,7 +13,7 @@ use kpack_tests::steps::{Steps, kill_at_steps};
 use kpack_tests::tree::{Tree, write};
 use kpack_tests::{process, require, sha256};
 
-use crate::command::{command, kpack, words};
+use crate::command::{NOBODY, command, for_every_user, kpack, words};
 
 const COMPARE: &str = include_str!("trim_lists/compare.py");
 
@@ -324,16 +324,19 @@ fn a_list_that_cannot_be_written_is_named_and_the_others_are_corrected() {
     let packages = LAYOUTS[0].packages;
     let tree = environment(LAYOUTS[0]);
     for entry in walkdir::WalkDir::new(tree.root()) {
-        std::os::unix::fs::lchown(entry.unwrap().path(), Some(65534), Some(65534)).unwrap();
+        std::os::unix::fs::lchown(entry.unwrap().path(), Some(NOBODY), Some(NOBODY)).unwrap();
     }
     // Above, there is a directory that others may enter, but not list.
     std::os::unix::fs::chown(tree.root(), Some(0), Some(0)).unwrap();
     fs::set_permissions(tree.root(), fs::Permissions::from_mode(0o711)).unwrap();
     let info = tree.path(&format!("{packages}/other-1.dist-info"));
     std::os::unix::fs::chown(&info, Some(0), Some(0)).unwrap();
+    let (program, _own) = for_every_user();
     let run = |given: &str| {
-        let mut kpack = command(&tree, &words(&format!("trim --arch gfx1100 {given}")));
-        let output = kpack.uid(65534).gid(65534).env("TMPDIR", tree.path("venv")).output().unwrap();
+        let mut kpack = Command::new(&program);
+        kpack.args(["trim", "--arch", "gfx1100", given]).current_dir(tree.root());
+        kpack.uid(NOBODY).gid(NOBODY).env("TMPDIR", tree.path("venv"));
+        let output = kpack.output().unwrap();
         (output.status.code(), String::from_utf8(output.stderr).unwrap())
     };
     let (code, text) = run(packages);
@@ -342,7 +345,7 @@ fn a_list_that_cannot_be_written_is_named_and_the_others_are_corrected() {
     let left = differences(tree.root());
     assert!(left.lines().all(|line| line.contains("other/e.hipfb")) && !left.is_empty(), "{left}");
     // Once it can be written, the next run corrects it.
-    std::os::unix::fs::chown(&info, Some(65534), Some(65534)).unwrap();
+    std::os::unix::fs::chown(&info, Some(NOBODY), Some(NOBODY)).unwrap();
     let (code, text) = run(packages);
     assert_eq!(code, Some(0), "{text}");
     assert_eq!(differences(tree.root()), "");

@@ -1,5 +1,7 @@
 //! The tests of wheels, in one program. Those of the commands are kpack-cli's.
 
+mod damaged;
+mod sets;
 mod wheel_variants;
 mod wheel_vendored;
 mod wheels;

@@ -2,6 +2,7 @@
 
 #![allow(dead_code, reason = "each test file uses what it needs")]
 
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::PathBuf;
@@ -48,13 +49,61 @@ pub(crate) fn succeeds(tree: &Tree, arguments: &[&str]) -> String {
 
 /// The command line, standard output, standard error and exit code, with the tree as `/tree`.
 pub(crate) fn said(tree: &Tree, arguments: &[&str]) -> String {
+    let ([stdout, stderr], code) = output_of(tree, arguments);
+    format!("$ kpack {}\n{stdout}{stderr}exit code {code}\n", arguments.join(" "))
+}
+
+/// Standard output, standard error and exit code, with the tree as `/tree`.
+fn output_of(tree: &Tree, arguments: &[&str]) -> ([String; 2], i32) {
     let output = kpack(tree, arguments);
-    let text = |bytes| String::from_utf8(bytes).unwrap();
-    let code = output.status.code().unwrap();
-    let said = text(output.stdout) + &text(output.stderr);
     let root = tree.root().canonicalize().unwrap();
-    let said = said
-        .replace(root.to_str().unwrap(), "/tree")
-        .replace(tree.root().to_str().unwrap(), "/tree");
-    format!("$ kpack {}\n{said}exit code {code}\n", arguments.join(" "))
+    let texts = [output.stdout, output.stderr].map(|bytes| {
+        let text = String::from_utf8(bytes).unwrap();
+        text.replace(root.to_str().unwrap(), "/tree")
+            .replace(tree.root().to_str().unwrap(), "/tree")
+    });
+    (texts, output.status.code().unwrap())
+}
+
+/// A name, what it changes in a copy of its table's tree, and the command lines that run there, one after the other.
+pub(crate) type Row = (&'static str, fn(&Tree), &'static [&'static str]);
+
+/// What the commands of each row print, with their exit codes and the files that they change, for a snapshot. Lines of standard
+/// error start with `! `.
+pub(crate) fn said_by(rows: &[Row], original: &Tree) -> String {
+    let mut text = String::new();
+    for (name, change, lines) in rows {
+        let tree = original.copy();
+        change(&tree);
+        text += &format!("# {name}\n");
+        let mut before = states(&tree);
+        for line in *lines {
+            let ([stdout, stderr], code) = output_of(&tree, &words(line));
+            let stderr = stderr.lines().map(|line| format!("! {line}\n")).collect::<String>();
+            text += &format!("$ kpack {line}\n{stdout}{stderr}exit code {code}\n");
+            let after = states(&tree);
+            for path in BTreeSet::from_iter(before.keys().chain(after.keys())) {
+                match (before.get(path), after.get(path)) {
+                    (None, _) => text += &format!("created {path}\n"),
+                    (_, None) => text += &format!("removed {path}\n"),
+                    (old, new) if old != new => text += &format!("changed {path}\n"),
+                    _ => {}
+                }
+            }
+            before = after;
+        }
+        text += "\n";
+    }
+    text.replace('\u{1b}', "ESC")
+}
+
+/// Mode, bytes, inode and time of each file and directory.
+fn states(tree: &Tree) -> BTreeMap<String, impl PartialEq + use<>> {
+    let (mut files, times) = tree.snapshot_with_times();
+    let states = times.into_iter().map(|(path, inode, seconds, nanoseconds)| {
+        let name = path.strip_prefix(tree.root()).unwrap().to_str().unwrap().to_owned();
+        let content = files.remove(&name);
+        (name, (content, inode, seconds, nanoseconds))
+    });
+    states.collect()
 }

@@ -23,6 +23,16 @@ pub(crate) fn library() -> FatLibrary {
     )
 }
 
+/// A small fat binary.
+pub(crate) fn binary() -> Vec<u8> {
+    add_and_mul(["gfx942", "gfx90a"], ["gfx942", "gfx90a"]).bytes()
+}
+
+/// A small wheel with a fat binary.
+pub(crate) fn binary_wheel() -> Wheel {
+    Wheel::new(FAT).member("vec/__init__.py", "answer = 42\n").member("vec/_vec.so", binary())
+}
+
 /// The members of a wheel, their modes and bytes.
 pub(crate) fn members(wheel: &Path) -> BTreeMap<String, (u32, Vec<u8>)> {
     let mut zip = ZipArchive::new(File::open(wheel).unwrap()).unwrap();
