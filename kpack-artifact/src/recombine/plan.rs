@@ -40,12 +40,7 @@ pub fn plan(options: &Options, progress: &dyn Progress) -> Result<Recombination,
         parallel::map(&components, |name| {
             progress.file(Path::new(name));
             let component = Component { name, options, shards: &shards, archives: &archives };
-            let merged = read(component).and_then(|(inputs, mut findings)| {
-                findings.extend(check(&inputs)?);
-                let mut merged = merge(&inputs)?;
-                findings.append(&mut merged.findings);
-                Ok(Merged { findings, ..merged })
-            });
+            let merged = of_component(component);
             progress.advance(1);
             (*name, merged)
         })
@@ -79,6 +74,15 @@ pub fn plan(options: &Options, progress: &dyn Progress) -> Result<Recombination,
         plan.findings.push(finding);
     }
     Ok(plan)
+}
+
+/// Reads a component, checks it and plans its artifacts.
+fn of_component(component: Component<'_>) -> Result<Merged, Error> {
+    let (inputs, mut findings) = read(component)?;
+    findings.extend(check(&inputs)?);
+    let mut merged = merge(&inputs)?;
+    findings.append(&mut merged.findings);
+    Ok(Merged { findings, ..merged })
 }
 
 fn failed(error: Error, options: &Options) -> Finding {
