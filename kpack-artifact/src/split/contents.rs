@@ -146,12 +146,15 @@ pub(super) fn refuse_none_expected<'a>(
 /// With the target whose artifact each is.
 type Trees = [(Option<TargetId>, Tree)];
 
-/// Reads the directories of an artifact, and returns the generic artifact beside the input if this run writes none.
+/// What the directories of an artifact have, and the generic artifact beside the input if this run writes none.
+type ReadTrees = (Vec<(Option<TargetId>, Tree)>, Option<PathBuf>);
+
+/// Reads the directories of an artifact.
 fn read_trees(
     options: &Options,
     sources: &Sources,
     databases: &kpack_tree::Selection,
-) -> Result<(Vec<(Option<TargetId>, Tree)>, Option<PathBuf>), Error> {
+) -> Result<ReadTrees, Error> {
     if let [(_, path)] = &sources[..]
         && let Some((target, tree, generic)) = detect_already_split(path, options)?
     {
