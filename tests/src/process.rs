@@ -39,10 +39,22 @@ pub fn xtask(task: &str) -> Command {
 }
 
 /// Copies a file or a directory with everything about it. This process never opens the copy, so a
-/// program can be run at once.
+/// program can be run at once: if it did, a child that another test starts meanwhile would hold the
+/// descriptor until it calls `exec`, and as long nobody can run the program.
 ///
 /// # Panics
 /// `cp` fails.
 pub fn copy(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     run(Command::new("cp").arg("-a").args([from.as_ref(), to.as_ref()]));
+}
+
+/// Writes a shell script that everybody may run. This process never opens it, as in [`copy`].
+///
+/// # Panics
+/// `install` fails.
+pub fn script(path: impl AsRef<Path>, text: &str) {
+    let written = tempfile::NamedTempFile::new().unwrap();
+    fs::write(&written, format!("#!/bin/sh\n{text}\n")).unwrap();
+    let mut install = Command::new("install");
+    run(install.args(["-D", "-m", "755"]).args([written.path(), path.as_ref()]));
 }

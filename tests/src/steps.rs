@@ -198,45 +198,58 @@ impl Trace {
     }
 
     /// The steps of some names, each with the ways to disturb the command there: until one of them does, first with
-    /// another one at each step, or with each of them. The last steps before a file gets its name are tried in each way.
-    pub fn trials<T: Copy>(&self, steps: Steps, names: &[&str], ways: &[T]) -> Vec<Trial<T>> {
+    /// another one at each step, or with each of them. Then the last steps before changes, each with all of `before_changes`.
+    pub fn trials<T: Copy>(
+        &self,
+        steps: Steps,
+        names: &[&str],
+        ways: &[T],
+        before_changes: &[T],
+    ) -> Vec<Trial<T>> {
         let numbers = self.numbers(|call| names.contains(&&*call.name)).into_iter();
         let chosen = numbers.flat_map(|(name, numbers)| {
             steps.choose(&numbers).into_iter().map(move |number| (name.clone(), number))
         });
-        let mut trials = Vec::from_iter(chosen.enumerate().map(|(index, step)| {
+        let trials = chosen.enumerate().map(|(index, step)| {
             let mut ways = ways.to_vec();
             let count = ways.len();
             ways.rotate_left(index % count);
             Trial { step, ways, enough: if steps == Steps::All { count } else { 1 } }
-        }));
-        for step in self.before_names(steps) {
-            trials.retain(|trial| trial.step != step);
-            trials.push(Trial { step, ways: ways.to_vec(), enough: ways.len() });
-        }
-        trials
+        });
+        let before = self.before_changes(steps).into_iter().map(|step| Trial {
+            step,
+            ways: before_changes.to_vec(),
+            enough: before_changes.len(),
+        });
+        trials.chain(before.filter(|trial| trial.enough > 0)).collect()
     }
 
-    /// The last calls that open or make something before files get their names: nothing is opened in between that could
-    /// be noticed to be another one.
-    fn before_names(&self, steps: Steps) -> BTreeSet<Step> {
-        let mut chosen = BTreeSet::new();
-        for thread in BTreeSet::from_iter(self.0.iter().map(|call| &call.thread)) {
-            let (mut last, mut before) = (None, Vec::new());
-            for (index, call) in
-                self.0.iter().enumerate().filter(|(_, call)| call.thread == *thread)
-            {
-                let name = &*call.name;
-                if ["openat", "mkdirat", "mkdir"].contains(&name) {
-                    last = Some(index);
-                } else if ["rename", "link"].iter().any(|kind| name.starts_with(kind)) {
-                    before.extend(last.take());
-                }
+    /// The last calls before files and directories are made, get names or lose them, in each way that the command does so.
+    /// After such a call, nothing is opened that could be noticed to be another one, so only a handle leads where it did.
+    fn before_changes(&self, steps: Steps) -> BTreeSet<Step> {
+        let mut last = BTreeMap::new();
+        let mut before = BTreeMap::<_, Vec<usize>>::new();
+        for (index, call) in self.0.iter().enumerate() {
+            let opened = last.insert(&call.thread, index);
+            if let Some(opened) = opened.filter(|_| call.changes_names()) {
+                before.entry((&call.thread, &call.name)).or_default().push(opened);
             }
-            let calls = steps.choose(&before).into_iter().map(|index| &self.0[index]);
-            chosen.extend(calls.map(|call| (call.name.clone(), call.number)));
         }
-        chosen
+        let chosen = before.values().flat_map(|indexes| steps.choose(indexes));
+        chosen.map(|index| (self.0[index].name.clone(), self.0[index].number)).collect()
+    }
+}
+
+impl Call {
+    /// Whether it made a file or a directory, or gave one another name, or took that away.
+    fn changes_names(&self) -> bool {
+        let is_meant = match &*self.name {
+            "openat" => self.arguments.contains("O_CREAT"),
+            name => ["mkdir", "rename", "link", "symlink", "unlink", "rmdir"]
+                .iter()
+                .any(|kind| name.starts_with(kind)),
+        };
+        is_meant && !self.arguments.contains(" = -1 ")
     }
 }
 
@@ -330,18 +343,14 @@ mod tests {
 "#;
         let trace = Trace::read(log, "/tree");
         let step = |name: &str, number| (name.to_owned(), number);
-        assert_eq!(trace.before_names(Steps::Some), BTreeSet::from([step("openat", 2)]));
+        assert_eq!(trace.before_changes(Steps::Some), BTreeSet::from([step("write", 2)]));
         let numbers = trace.numbers(|call| call.name == "write");
         assert_eq!(numbers, BTreeMap::from([("write".to_owned(), vec![2])]));
-        let trials = trace.trials(Steps::Some, &["mkdirat", "renameat"], &["a", "b"]);
+        let trials = trace.trials(Steps::Some, &["mkdirat", "renameat"], &["a", "b"], &["c"]);
         let shown = trials.iter().map(|trial| (&*trial.step.0, &*trial.ways, trial.enough));
         assert_eq!(
             Vec::from_iter(shown),
-            [
-                ("mkdirat", &["a", "b"][..], 1),
-                ("renameat", &["b", "a"], 1),
-                ("openat", &["a", "b"], 2),
-            ]
+            [("mkdirat", &["a", "b"][..], 1), ("renameat", &["b", "a"], 1), ("write", &["c"], 1),]
         );
     }
 

@@ -41,6 +41,23 @@ pub fn copy_file(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     fs::copy(from, to).unwrap();
 }
 
+/// Every file, symbolic link and directory below a path, with its mode and bytes.
+pub fn entries_below(path: &Path) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
+    let entries = WalkDir::new(path).min_depth(1).into_iter().map(Result::unwrap);
+    let described = entries.map(|entry| {
+        let bytes = match entry.file_type() {
+            kind if kind.is_dir() => Vec::new(),
+            kind if kind.is_symlink() => {
+                fs::read_link(entry.path()).unwrap().into_os_string().into_encoded_bytes()
+            }
+            _ => fs::read(entry.path()).unwrap(),
+        };
+        let within = entry.path().strip_prefix(path).unwrap();
+        (within.to_owned(), (entry.metadata().unwrap().mode(), bytes))
+    });
+    described.collect()
+}
+
 /// A temporary directory tree.
 #[derive(Debug)]
 pub struct Tree {

@@ -448,22 +448,11 @@ fn names(targets: &[TargetId]) -> String {
 #[cfg(test)]
 mod tests {
     use std::ffi::OsString;
-    use std::fs;
-    use std::os::unix::fs::PermissionsExt;
     use std::path::Path;
 
     use kpack_tests::process;
 
     use super::{Compiler, Environment, Wanted};
-
-    fn program(path: &Path, text: &str) {
-        fs::create_dir_all(path.parent().unwrap()).unwrap();
-        let script = path.with_extension("script");
-        fs::write(&script, format!("#!/bin/sh\n{text}\n")).unwrap();
-        fs::set_permissions(&script, fs::Permissions::from_mode(0o755)).unwrap();
-        // If this process wrote the program, a child that another test starts could keep it from running.
-        process::copy(&script, path);
-    }
 
     /// The program found and its ROCm installation, relative to `root`.
     fn found(root: &Path, variables: &[(&str, &str)]) -> (String, Option<String>) {
@@ -488,18 +477,18 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path();
         let clang = "echo '  amdgcn - AMD GCN GPUs'";
-        program(&root.join("bin/clang++-19"), clang);
+        process::script(root.join("bin/clang++-19"), clang);
         assert_eq!(found(root, &[]), ("bin/clang++-19".to_owned(), None));
-        program(&root.join("bin/clang++-24"), clang);
+        process::script(root.join("bin/clang++-24"), clang);
         assert_eq!(found(root, &[]), ("bin/clang++-24".to_owned(), None));
-        program(&root.join("opt/rocm/llvm/bin/clang++"), clang);
+        process::script(root.join("opt/rocm/llvm/bin/clang++"), clang);
         assert_eq!(
             found(root, &[]),
             ("opt/rocm/llvm/bin/clang++".to_owned(), Some("opt/rocm".to_owned()))
         );
-        program(&root.join("bin/amdclang++"), clang);
+        process::script(root.join("bin/amdclang++"), clang);
         assert_eq!(found(root, &[]).0, "bin/amdclang++");
-        program(&root.join("mine/bin/hipcc"), clang);
+        process::script(root.join("mine/bin/hipcc"), clang);
         let rocm = [("ROCM_PATH", "[root]/mine")];
         assert_eq!(found(root, &rocm), ("mine/bin/hipcc".to_owned(), Some("mine".to_owned())));
         assert_eq!(found(root, &[("HIPCXX", "clang++-19")]).0, "bin/clang++-19");
@@ -514,7 +503,7 @@ mod tests {
             *-fsyntax-only* | *--print-targets*) echo amdgcn ;;
             *) echo "clang++-22: error: Executable \"lld\" doesn't exist!" >&2; exit 1 ;;
         esac"#;
-        program(&root.join("bin/clang++-22"), without_linker);
+        process::script(root.join("bin/clang++-22"), without_linker);
         let environment = |variables: &[(&str, &str)]| {
             let path = [("PATH".into(), root.join("bin").into_os_string())];
             let all = variables.iter().map(|(name, value)| (name.into(), value.into()));
@@ -530,7 +519,7 @@ mod tests {
             assert!(error.contains("clang++-22"), "{error}");
             assert!(error.contains("install the lld of its version"), "{error}");
         }
-        program(&root.join("bin/clang++-19"), "echo amdgcn");
+        process::script(root.join("bin/clang++-19"), "echo amdgcn");
         assert_eq!(found(root, &[]).0, "bin/clang++-19");
     }
 
@@ -538,9 +527,9 @@ mod tests {
     fn a_launcher_in_front() {
         let directory = tempfile::tempdir().unwrap();
         let root = directory.path();
-        program(&root.join("bin/clang++"), "echo amdgcn");
-        program(&root.join("bin/launch"), "exec \"$@\"");
-        program(&root.join("a b/clang++"), "echo amdgcn");
+        process::script(root.join("bin/clang++"), "echo amdgcn");
+        process::script(root.join("bin/launch"), "exec \"$@\"");
+        process::script(root.join("a b/clang++"), "echo amdgcn");
         let here = root.join("bin/clang++");
         let launched = format!("launch '{}'", here.display());
         assert_eq!(found(root, &[("HIPCXX", &launched)]).0, "bin/launch");

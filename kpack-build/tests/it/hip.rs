@@ -139,8 +139,7 @@ fn a_library_of_host_code_and_archives() {
 /// A program that notes that it ran, and runs another with its arguments.
 fn noting(tree: &Tree, name: &str, program: &str) -> String {
     let path = tree.path(name);
-    fs::write(&path, format!("#!/bin/sh\n: > \"$0.ran\"\nexec {program} \"$@\"\n")).unwrap();
-    fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+    process::script(&path, &format!(": > \"$0.ran\"\nexec {program} \"$@\""));
     path.to_str().unwrap().to_owned()
 }
 
@@ -204,9 +203,7 @@ fn without_a_compiler() {
     hip.offload_arch("gfx1100");
     let mut text = error(&tree, &hip);
 
-    let unfit = tree.path("empty/clang++");
-    fs::write(&unfit, "#!/bin/sh\necho x86-64\n").unwrap();
-    fs::set_permissions(&unfit, fs::Permissions::from_mode(0o755)).unwrap();
+    process::script(tree.path("empty/clang++"), "echo x86-64");
     text += "\n\n";
     text += &error(&tree, &hip);
 
@@ -544,11 +541,8 @@ fn kernels_with_spirv() {
         return;
     }
     let tree = package();
-    let translator = "#!/bin/sh\nexit 0\n";
     for name in ["llvm-spirv", "amd-llvm-spirv", "llvm-spirv-19"] {
-        let path = tree.path(name);
-        fs::write(&path, translator).unwrap();
-        fs::set_permissions(&path, fs::Permissions::from_mode(0o755)).unwrap();
+        process::script(tree.path(name), "exit 0");
     }
     let path = format!("{}:{}", tree.root().display(), std::env::var("PATH").unwrap());
     let archive = tree.path("out/kpack/vector/.kpack/vec_lib_amdgcnspirv.kpack");

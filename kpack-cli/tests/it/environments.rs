@@ -16,7 +16,7 @@ use kpack_split::install::{InstallOptions, install};
 use kpack_tests::apt;
 use kpack_tests::fixture::{FatLibrary, Storage, Wheel, code, rocm_split, stub_library};
 use kpack_tests::package_root::PackageRoot;
-use kpack_tests::process::{copy, run};
+use kpack_tests::process::{self, copy, run};
 use kpack_tests::require;
 use kpack_tests::sha256;
 use kpack_tests::tree::{self, Tree, copy_file, write};
@@ -812,13 +812,11 @@ impl Venv {
         let venv = self;
         if venv.tool == Pip {
             let script = format!(
-                "#!/bin/sh\nexec '{}/bin/python' '{}' \"$@\"\n",
+                "exec '{}/bin/python' '{}' \"$@\"",
                 venv.root().display(),
                 PIP.runner.display()
             );
-            let pip = venv.root().join("bin/pip");
-            fs::write(&pip, script).unwrap();
-            fs::set_permissions(&pip, fs::Permissions::from_mode(0o755)).unwrap();
+            process::script(venv.root().join("bin/pip"), &script);
             let configuration = format!("[global]\nindex-url = {}\n", index());
             fs::write(venv.root().join("pip.conf"), configuration).unwrap();
         }

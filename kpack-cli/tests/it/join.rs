@@ -521,7 +521,7 @@ fn a_signal_leaves_the_split_binary() {
         let is_hidden = |file: &String| file.starts_with("prefix/lib/.libvec.so.");
         while !tree.files().iter().any(is_hidden) {
             assert_eq!(run.try_wait().unwrap(), None);
-            std::thread::yield_now();
+            std::thread::sleep(std::time::Duration::from_millis(2));
         }
         kill_process(Pid::from_child(&run), signal).unwrap();
         let status = run.wait().unwrap();
@@ -573,7 +573,7 @@ fn joins_of_one_binary_at_once_read_again() {
         let runs = targets.map(join);
         let is_hidden = |file: &&String| file.starts_with("prefix/lib/.libvec.so.");
         while tree.files().iter().filter(is_hidden).count() < targets.len() {
-            std::thread::yield_now();
+            std::thread::sleep(std::time::Duration::from_millis(2));
         }
         library.unlock().unwrap();
         for run in runs {

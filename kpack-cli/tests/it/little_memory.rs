@@ -59,7 +59,7 @@ fn a_thread_that_cannot_start_ends_the_process() {
     let preload = format!("LD_PRELOAD={}", tree.path("preloaded.so").display());
     for backtrace in ["0", "1", "full"] {
         let output = Command::new("timeout")
-            .args(["-s", "KILL", "30", "env", &preload])
+            .args(["-s", "KILL", "300", "env", &preload])
             .arg(env!("CARGO_BIN_EXE_kpack"))
             .args(["split", "--quiet", "--jobs", "2", "--prefix", ".", "--module", "vec", "--all"])
             .env("RUST_BACKTRACE", backtrace)

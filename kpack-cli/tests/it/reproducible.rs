@@ -3,15 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::MetadataExt;
 use std::path::PathBuf;
 use std::process::Command;
 
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, code};
 use kpack_tests::process;
 use kpack_tests::require;
-use kpack_tests::tree::Tree;
-use walkdir::WalkDir;
+use kpack_tests::tree::{Tree, entries_below};
 
 use crate::command::for_every_user;
 
@@ -99,18 +97,7 @@ fn result(input: &Tree, way: Way) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
         command.args(way.jobs.map(|jobs| format!("--jobs={jobs}")));
         process::run(&mut command);
     }
-    let entries = WalkDir::new(tree.root()).min_depth(1).into_iter().map(Result::unwrap);
-    entries
-        .map(|entry| {
-            let path = entry.path().strip_prefix(tree.root()).unwrap().to_owned();
-            let bytes = if entry.file_type().is_file() {
-                fs::read(entry.path()).unwrap()
-            } else {
-                Vec::new()
-            };
-            (path, (entry.metadata().unwrap().mode(), bytes))
-        })
-        .collect()
+    entries_below(tree.root())
 }
 
 #[test]

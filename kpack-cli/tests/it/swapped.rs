@@ -1,21 +1,24 @@
 //! Given somebody who may rename in the directory of the output, when they swap directories that a command made, at its
 //! steps, then nothing is written or removed elsewhere.
 //!
-//! Each command has two tests: one swaps directories after some of its steps, in one way after most of them and in each way
-//! just before files get their names. The one in `faults::extra` does so after each step in each way.
+//! What somebody puts in the place of a directory leads to a copy of it. So whatever a command does by a path, rather than
+//! in the directory that it holds open, it does to the copy, where it finds all names that it expects.
+//!
+//! Each command has two tests. One swaps directories after some steps in one way, and all of them just before some changes of
+//! each kind. The one in `faults::extra` does so after each step in each way, and before each change.
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::symlink;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread::sleep;
 use std::time::Duration;
 
 use kpack_tests::fixture::{Storage, bundle, code_with};
-use kpack_tests::require;
 use kpack_tests::steps::{Step, Steps, Trace, Trial};
-use kpack_tests::tree::{Snapshot, Tree, write};
+use kpack_tests::tree::{Tree, entries_below, names_in, write};
+use kpack_tests::{process, require};
 use rustix::process::{Pid, Signal, kill_process};
 use walkdir::WalkDir;
 
@@ -24,20 +27,33 @@ use crate::command::{command, kpack, words};
 use crate::outputs::inputs;
 
 /// What changes directories, within an open one or by a path. The command stops after the call.
-const CALLS: [&str; 9] =
-    ["mkdir", "mkdirat", "rename", "renameat", "renameat2", "unlink", "unlinkat", "link", "linkat"];
+const CALLS: [&str; 11] = [
+    "mkdir",
+    "mkdirat",
+    "rename",
+    "renameat",
+    "renameat2",
+    "unlink",
+    "unlinkat",
+    "link",
+    "linkat",
+    "symlink",
+    "symlinkat",
+];
 
 /// How often to look whether the command has stopped: for two minutes.
 const STEP: Duration = Duration::from_millis(2);
 const PATIENCE: usize = 60_000;
 
-/// How a directory is swapped.
+/// What is swapped, and for what.
 #[derive(Debug, Clone, Copy)]
 enum Swap {
-    /// For a link to the victim's.
-    Link,
-    /// For a directory with such links in it.
+    /// The first, the second or the deepest directory, for a link to the copy.
+    Link(usize),
+    /// The first one, for a directory with such links in it.
     Directory,
+    /// All that are in the output directory itself, each for a link.
+    All,
 }
 
 fn with_inputs() -> Tree {
@@ -54,11 +70,6 @@ fn with_inputs() -> Tree {
         assert!(said.status.success(), "{}", String::from_utf8_lossy(&said.stderr));
     }
     fs::create_dir(tree.path("out")).unwrap();
-    // Names as the command's own, so that whoever goes there by name finds something.
-    for name in ["kept", ".kpack.tmp/kept", ".kpack/kept", "new/kept", "lib/kept", "0/site/kept"] {
-        let path = tree.path("victim").join(name);
-        write(&path, "precious");
-    }
     tree
 }
 
@@ -67,8 +78,27 @@ fn directories(tree: &Tree) -> BTreeSet<PathBuf> {
     walk.filter(|entry| entry.file_type().is_dir()).map(walkdir::DirEntry::into_path).collect()
 }
 
-/// Swaps one of the directories that were made in `out`; returns whether there was one.
-fn swap(tree: &Tree, which: usize, is_deep: bool, how: Swap) -> bool {
+/// Takes a directory away, and returns the copy that nobody may change.
+pub(crate) fn take(tree: &Tree, path: &Path) -> PathBuf {
+    let parts = ["victim", "expected", "taken"].map(|part| tree.path(part));
+    parts.iter().for_each(|part| fs::create_dir_all(part).unwrap());
+    let number = names_in(&parts[2]).len().to_string();
+    let [victim, expected, taken] = parts.map(|part| part.join(&number));
+    process::copy(path, &victim);
+    write(victim.join("kept"), "precious");
+    process::copy(&victim, expected);
+    fs::rename(path, taken).unwrap();
+    victim
+}
+
+/// Whether what was put in the place of directories is as it was.
+pub(crate) fn is_untouched(tree: &Tree) -> bool {
+    let [victim, expected] = ["victim", "expected"].map(|part| tree.path(part));
+    !victim.exists() || entries_below(&victim) == entries_below(&expected)
+}
+
+/// Swaps directories that were made in `out`; returns whether there were any.
+fn swap(tree: &Tree, is_deep: bool, how: Swap) -> bool {
     let made = directories(tree);
     // What is in kpack's own directory, nobody else can rename.
     let is_private = |path: &&PathBuf| {
@@ -77,26 +107,27 @@ fn swap(tree: &Tree, which: usize, is_deep: bool, how: Swap) -> bool {
     };
     let mut made: Vec<&PathBuf> = made.iter().filter(|path| is_deep || !is_private(path)).collect();
     made.sort_by_key(|path| path.components().count());
-    let path = match which {
-        0 => made.first(),
-        1 => made.get(1),
-        _ => made.last().filter(|_| made.len() > 2),
+    let paths = match how {
+        Swap::Link(0) | Swap::Directory => made.first().into_iter().collect(),
+        Swap::Link(1) => made.get(1).into_iter().collect(),
+        Swap::Link(_) => made.last().filter(|_| made.len() > 2).into_iter().collect(),
+        Swap::All => {
+            let out = tree.path("out");
+            Vec::from_iter(made.iter().filter(|path| path.parent() == Some(&out)))
+        }
     };
-    let Some(path) = path else {
-        return false;
-    };
-    fs::rename(path, tree.path("taken")).unwrap();
-    let victim = tree.path("victim");
-    match how {
-        Swap::Link => symlink(victim, path).unwrap(),
-        Swap::Directory => {
+    for path in &paths {
+        let victim = take(tree, path);
+        if let Swap::Directory = how {
             fs::create_dir(path).unwrap();
-            for name in [".kpack.tmp", ".kpack", "new", "dist", "0", "lib", "bin", "site"] {
-                symlink(&victim, path.join(name)).unwrap();
+            for name in names_in(&victim) {
+                symlink(victim.join(&name), path.join(name)).unwrap();
             }
+        } else {
+            symlink(victim, path).unwrap();
         }
     }
-    true
+    !paths.is_empty()
 }
 
 /// The process that strace runs.
@@ -157,11 +188,6 @@ pub(crate) fn run(
     swapped
 }
 
-/// What is in the directory of the victim.
-fn victims(tree: &Tree) -> Snapshot {
-    tree.snapshot().into_iter().filter(|(path, _)| path.starts_with("victim")).collect()
-}
-
 /// Whether strace can stop a program.
 pub(crate) fn can_stop() -> bool {
     if !require::tool("strace") {
@@ -181,7 +207,7 @@ struct Case<'a> {
     follow: &'a [&'a str],
 }
 
-/// Swaps one of the directories that a command makes after its calls: after some in one way, or after all in each way.
+/// Swaps directories that a command makes, at some of its calls or at all.
 fn check(steps: Steps, line: &str, is_deep: bool) {
     let inputs = &with_inputs();
     check_case(steps, &Case { inputs, line, is_deep, follow: &["-f"] });
@@ -197,14 +223,12 @@ fn check_case(steps: Steps, case: &Case<'_>) {
         fs::create_dir_all(tree.path("out")).unwrap();
         tree
     };
-    let ways = [(0, Swap::Link), (0, Swap::Directory), (1, Swap::Link), (2, Swap::Link)];
-    let trials = trace(&copy(), line, follow).trials(steps, &CALLS, &ways);
-    swap_at_each(line, &trials, |step, (which, how)| {
+    let ways = [Swap::Link(0), Swap::Directory, Swap::Link(1), Swap::Link(2)];
+    let trials = trace(&copy(), line, follow).trials(steps, &CALLS, &ways, &[Swap::All]);
+    swap_at_each(line, &trials, |step, how| {
         let tree = copy();
-        let swap = || swap(&tree, which, *is_deep, how);
-        let swapped = run(&tree, line, follow, step, &swap);
-        let what = format!("{line}: {which} {how:?} at {step:?}");
-        assert!(victims(&tree) == victims(inputs), "{what}");
+        let swapped = run(&tree, line, follow, step, &|| swap(&tree, *is_deep, how));
+        assert!(is_untouched(&tree), "{line}: {how:?} at {step:?}");
         swapped == Some(true)
     });
 }
@@ -216,7 +240,7 @@ fn check_case(steps: Steps, case: &Case<'_>) {
 pub(crate) fn swap_at_each<T: Copy>(
     line: &str,
     trials: &[Trial<T>],
-    swap: impl Fn(&Step, T) -> bool,
+    mut swap: impl FnMut(&Step, T) -> bool,
 ) {
     let mut steps_with_swap = 0;
     for Trial { step, ways, enough } in trials {
@@ -294,7 +318,6 @@ tests! {
     );
     join: check_join;
     launch: check_launch;
-    lists_of_a_trim: check_lists_of_a_trim;
 }
 
 /// In the main thread alone, which makes and publishes the release. A thread that ends while strace stops the others would
@@ -317,9 +340,10 @@ fn check_join(steps: Steps) {
 fn check_launch(steps: Steps) {
     let inputs = &with_inputs();
     let compiler = inputs.path("compiler");
-    fs::write(&compiler, "#!/bin/sh\ncp vec.o out/vec.o\n").unwrap();
-    fs::set_permissions(&compiler, fs::Permissions::from_mode(0o755)).unwrap();
-    let line = "launch --module vec -- ./compiler -c vec.hip -o out/vec.o";
+    process::script(&compiler, "cp vec.o out/vec.o");
+    // The copies of the inputs use this one.
+    let compiler = compiler.display();
+    let line = &format!("launch --module vec -- {compiler} -c vec.hip -o out/vec.o");
     let case = Case { inputs, line, is_deep: false, follow: &[] };
     check_case(steps, &case);
     // Where an earlier run left archives, of which one is stale.
@@ -329,8 +353,10 @@ fn check_launch(steps: Steps) {
     check_case(steps, &case);
 }
 
-/// The lists that a trim corrects are above what is given.
-fn check_lists_of_a_trim(steps: Steps) {
+/// The lists that a trim corrects are above what is given. It makes few calls in their directory, so this swaps that after
+/// each.
+#[test]
+fn lists_of_a_trim() {
     if !can_stop() {
         return;
     }
@@ -339,32 +365,30 @@ fn check_lists_of_a_trim(steps: Steps) {
     let codes = ["gfx1100", "gfx942"].map(|target| code_with(target, &[1; 1000]));
     let fat = bundle(Storage::Plain, &codes).unwrap();
     inputs.write(&format!("{PACKAGES}/vec/a.hipfb"), &fat);
+    let info = format!("{PACKAGES}/vec-1.dist-info");
     let rows = format!("vec/a.hipfb,sha256=x,{}\nvec-1.dist-info/RECORD,,\n", fat.len());
-    for list in [&format!("{PACKAGES}/vec-1.dist-info/RECORD"), "victim/RECORD"] {
-        inputs.write(list, &rows);
-    }
+    inputs.write(&format!("{info}/RECORD"), &rows);
     let line = format!("trim --arch gfx1100 {PACKAGES}/vec");
     let (mut swaps, mut corrected) = (0, 0);
-    let calls = trace(&inputs.copy(), &line, &["-f"]);
-    // How often it calls `openat` depends on the other processes here, which may use the files. `linkat` gives a list a hidden
-    // name in the directory, just before it gets its own.
-    for Trial { step, .. } in calls.trials(steps, &["openat", "linkat", "renameat"], &[()]) {
+    // Other calls depend on the other processes here, which may use the files.
+    let follow = ["-f", "-P", &info];
+    let calls = [&CALLS[..], &["openat"]].concat();
+    let trials = trace(&inputs.copy(), &line, &follow).trials(Steps::All, &calls, &[()], &[]);
+    swap_at_each(&line, &trials, |step, ()| {
         let tree = inputs.copy();
-        let info = tree.path(&format!("{PACKAGES}/vec-1.dist-info"));
         let swap = || {
-            fs::rename(&info, tree.path("taken")).unwrap();
-            symlink(tree.path("victim"), &info).unwrap();
+            symlink(take(&tree, &tree.path(&info)), tree.path(&info)).unwrap();
             true
         };
-        if run(&tree, &line, &["-f"], &step, &swap).is_none() {
-            continue;
+        let swapped = run(&tree, &line, &follow, step, &swap);
+        assert!(is_untouched(&tree), "{step:?}");
+        if swapped == Some(true) {
+            swaps += 1;
+            let taken = fs::read_to_string(tree.path("taken/0/RECORD")).unwrap();
+            corrected += usize::from(taken != rows);
         }
-        swaps += 1;
-        corrected += usize::from(fs::read_to_string(tree.path("taken/RECORD")).unwrap() != rows);
-        let files = Vec::from_iter(victims(&tree));
-        assert!(files == Vec::from_iter(victims(&inputs)), "{step:?}");
-    }
-    println!("{corrected} of {swaps} swaps came after the directory was opened");
-    // Some swaps came before kpack opened the directory, and some afterwards.
+        swapped == Some(true)
+    });
+    // Some swaps came before kpack opened the directory for the new list, and some afterwards.
     assert!(corrected > 0 && swaps > corrected, "{corrected} of {swaps}");
 }

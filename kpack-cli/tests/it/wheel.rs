@@ -1,7 +1,6 @@
 //! Given Python wheels with device code, when they are split, then installers find a host wheel and device
 //! wheels that fit together, and a wheel with something wrong in it leaves nothing behind.
 
-use std::collections::BTreeMap;
 use std::fs::{self, File};
 use std::io::Write;
 use std::os::unix::fs::symlink;
@@ -11,12 +10,11 @@ use std::thread;
 use std::time::Duration;
 
 use crate::command::{kpack, said};
-use crate::wheels::{FAT, binary_wheel, library, members, names, text, vendored};
+use crate::wheels::{FAT, binary_wheel, library, members, names, vendored};
+use kpack_core::ids;
 use kpack_core::publish::Stage;
-use kpack_core::{Severity, ids};
-use kpack_format::manifest::Manifest;
 use kpack_split::input::LinkedBinary;
-use kpack_tests::fixture::{FatLibrary, Storage, Wheel, add_and_mul, code, library_file};
+use kpack_tests::fixture::{Wheel, add_and_mul, code, library_file};
 use kpack_tests::process::{run, try_run};
 use kpack_tests::require::tool;
 use kpack_tests::tree::Tree;
@@ -53,86 +51,6 @@ fn install(wheel: &Path, site: &Path) {
         assert!(!path.exists(), "two wheels have {}", path.display());
         fs::write(path, bytes).unwrap();
     }
-}
-
-#[test]
-fn a_host_wheel_and_a_device_wheel_for_each_processor() {
-    let tree = Tree::new();
-    let fat = wheel(FAT).write(&tree.path("dist")).unwrap();
-    run_split(&tree, [&fat]);
-
-    let out = tree.path("out");
-    let device =
-        |target: &str| format!("vec_device_{target}-1.0-cp311-cp311-manylinux_2_28_x86_64.whl");
-    assert_eq!(names(&out), [FAT.to_owned(), device("gfx90a"), device("gfx942")]);
-    let host = members(&out.join(FAT));
-    let names: Vec<(&str, u32)> = host.iter().map(|(n, (mode, _))| (n.as_str(), *mode)).collect();
-    assert_eq!(
-        names,
-        [
-            ("vec-1.0.dist-info/METADATA", 0o644),
-            ("vec-1.0.dist-info/RECORD", 0o644),
-            ("vec-1.0.dist-info/WHEEL", 0o644),
-            ("vec-1.0.dist-info/licenses/LICENSE", 0o644),
-            ("vec/.kpack/vec_lib.kpm", 0o644),
-            ("vec/__init__.py", 0o644),
-            ("vec/_vec.so", 0o755),
-            ("vec/private.txt", 0o600),
-        ]
-    );
-    assert_eq!(
-        text(&out.join(FAT), "vec-1.0.dist-info/METADATA"),
-        "\
-Metadata-Version: 2.1
-Name: vec
-Version: 1.0
-License-File: LICENSE
-Requires-Python: >=3.9
-Provides-Extra: device-all
-Requires-Dist: vec-device-gfx90a==1.0 ; extra == \"device-all\"
-Requires-Dist: vec-device-gfx942==1.0 ; extra == \"device-all\"
-Provides-Extra: device-gfx90a
-Requires-Dist: vec-device-gfx90a==1.0 ; extra == \"device-gfx90a\"
-Provides-Extra: device-gfx942
-Requires-Dist: vec-device-gfx942==1.0 ; extra == \"device-gfx942\"
-
-Vectors for everybody.
-"
-    );
-    let device = out.join(device("gfx90a"));
-    let names = Vec::from_iter(members(&device).into_keys());
-    assert_eq!(
-        names,
-        [
-            "vec/.kpack/vec_lib.gfx90a.kpm",
-            "vec/.kpack/vec_lib_gfx90a:xnack+.kpack",
-            "vec/.kpack/vec_lib_gfx90a:xnack-.kpack",
-            "vec_device_gfx90a-1.0.dist-info/METADATA",
-            "vec_device_gfx90a-1.0.dist-info/RECORD",
-            "vec_device_gfx90a-1.0.dist-info/WHEEL",
-            "vec_device_gfx90a-1.0.dist-info/licenses/LICENSE",
-            "vec_device_gfx90a-1.0.dist-info/top_level.txt",
-        ]
-    );
-    assert_eq!(text(&device, "vec_device_gfx90a-1.0.dist-info/top_level.txt"), "vec\n");
-    assert_eq!(
-        text(&device, "vec_device_gfx90a-1.0.dist-info/METADATA"),
-        "\
-Metadata-Version: 2.1
-License-File: LICENSE
-Requires-Python: >=3.9
-Name: vec-device-gfx90a
-Version: 1.0
-Summary: GPU code of vec for gfx90a
-Requires-Dist: vec==1.0
-Description-Content-Type: text/plain
-
-Vectors for everybody.
-"
-    );
-    let record = text(&device, "vec_device_gfx90a-1.0.dist-info/RECORD");
-    assert_eq!(record.lines().count(), 8, "{record}");
-    assert!(record.lines().filter(|row| row.contains(",sha256=")).count() == 7, "{record}");
 }
 
 /// The path of a wheel in the tree, for the command.
@@ -379,38 +297,6 @@ fn what_a_set_of_wheels_is() {
     settings.bind(|| insta::assert_snapshot!(shown));
 }
 
-#[test]
-fn files_of_kernel_databases_move_to_device_wheels_at_their_paths() {
-    let tree = Tree::new();
-    let code_object = |target| code(target, "kernel").1;
-    let library = "vec/lib/rocblas/library";
-    let fat = Wheel::new(FAT)
-        .member(&format!("{library}/Kernels.so-000-gfx942.hsaco"), code_object("gfx942"))
-        .member(&format!("{library}/Kernels.so-000-gfx1100.hsaco"), code_object("gfx1100"))
-        .member(&format!("{library}/TensileManifest.txt"), "names")
-        .member("vec.libs/libvec-1a2b3c4d.so", self::library().bytes())
-        .member("vec/_vec.so", self::library().bytes());
-    let fat = fat.write(&tree.path("dist")).unwrap();
-    let report = run_split(&tree, [&fat]);
-    let device = &report.wheels.iter().find(|w| w.extra.as_deref() == Some("device-gfx942"));
-    let names = Vec::from_iter(members(&device.unwrap().path).into_keys());
-    assert_eq!(
-        names[..5],
-        [
-            "vec.libs/.kpack/vec_lib.gfx942.kpm",
-            "vec.libs/.kpack/vec_lib_gfx942.kpack",
-            "vec/.kpack/vec_lib.gfx942.kpm",
-            "vec/.kpack/vec_lib_gfx942.kpack",
-            "vec/lib/rocblas/library/Kernels.so-000-gfx942.hsaco",
-        ]
-    );
-    let host = &report.wheels.last().unwrap().path;
-    assert!(members(host).contains_key(&format!("{library}/TensileManifest.txt")));
-    let written: Vec<&Path> = report.wheels.iter().map(|wheel| &*wheel.path).collect();
-    let said = verified(&tree, &written, &["--against", shown(&fat)]);
-    assert!(said.ends_with("exit code 0\n"), "{said}");
-}
-
 /// A wheel in the shape of torch's: AOTriton's images are for families of processors.
 fn wheel_with_families(tree: &Tree) -> PathBuf {
     let library = add_and_mul(["gfx942", "gfx1100"], ["gfx942", "gfx1201"]);
@@ -420,43 +306,6 @@ fn wheel_with_families(tree: &Tree) -> PathBuf {
         fat = fat.member(&image, directory);
     }
     fat.write(&tree.path("dist")).unwrap()
-}
-
-#[test]
-fn the_files_of_a_family_come_with_each_of_its_processors() {
-    let tree = Tree::new();
-    let fat = wheel_with_families(&tree);
-    let report = run_split(&tree, [&fat]);
-    let host = &report.wheels.last().unwrap().path;
-    let metadata = text(host, "vec-1.0.dist-info/METADATA");
-    let pins = |extra: &str| {
-        let marker = format!("; extra == \"device-{extra}\"");
-        let lines = metadata.lines().filter(|line| line.ends_with(&marker));
-        let lines = lines.filter_map(|line| line.strip_prefix("Requires-Dist: vec-device-"));
-        let labels = lines.filter_map(|line| line.split_once("==")).map(|(label, _)| label);
-        labels.map(str::to_owned).collect::<Vec<_>>()
-    };
-    assert_eq!(pins("gfx1100"), ["gfx1100", "gfx11", "gfx110x"]);
-    assert_eq!(pins("gfx1201"), ["gfx1201", "gfx12_0"]);
-    // No other extra, since every family comes with its processors.
-    let extras = metadata.lines().filter_map(|line| line.strip_prefix("Provides-Extra: device-"));
-    assert_eq!(extras.collect::<Vec<_>>(), ["all", "gfx1100", "gfx1201", "gfx942"]);
-    assert_eq!(pins("gfx942"), ["gfx942"]);
-    let device = |extra: &str| {
-        let mut wheels = report.wheels.iter();
-        let wheel = wheels.find(|wheel| wheel.extra.as_deref() == Some(extra));
-        wheel.unwrap().path.clone()
-    };
-    // Who installs a device wheel by its name gets them as well.
-    let gfx1100 = text(&device("device-gfx1100"), "vec_device_gfx1100-1.0.dist-info/METADATA");
-    let required = gfx1100.lines().filter_map(|line| line.strip_prefix("Requires-Dist: "));
-    assert_eq!(
-        required.collect::<Vec<_>>(),
-        ["vec==1.0", "vec-device-gfx11==1.0", "vec-device-gfx110x==1.0"]
-    );
-    let written: Vec<&Path> = report.wheels.iter().map(|wheel| &*wheel.path).collect();
-    let said = verified(&tree, &written, &["--against", shown(&fat)]);
-    assert!(said.ends_with("exit code 0\n"), "{said}");
 }
 
 /// Given a wheel in the shape of torch's, when pip installs it with the extra of a GPU, then every file for this GPU
@@ -510,188 +359,6 @@ fn pip_installs_every_file_for_a_gpu() {
     }
     let said = said(&tree, &["verify", "site", "--arch", "gfx1100"]);
     assert!(said.contains(", 0 faults") && said.ends_with("\nexit code 0\n"), "{said}");
-}
-
-#[test]
-fn archives_below_one_directory_and_requirements_of_others() {
-    let tree = Tree::new();
-    let library = add_and_mul(["gfx942", "gfx1100"], ["gfx942", "gfx1100"]);
-    let fat = Wheel::new(FAT)
-        .member("vec/lib/libvec.so", library.bytes())
-        .member("vec.libs/libmore.so", library.bytes())
-        .member("vec/lib/aotriton.images/amd-gfx11xx/flash/attn_fwd.aks2", "image");
-    let fat = fat.write(&tree.path("dist")).unwrap();
-    let fat = fat.to_str().unwrap();
-    let arguments = "wheel split --device-name amd-vec-device-{target} --overlay-root vec/ --output-dir own \
-         --device-requires rocm-sdk-device-{target}==7.14 --device-requires hip-helper \
-         --host-requires rocm-bootstrap>=1";
-    let arguments = Vec::from_iter(arguments.split_whitespace().chain([fat]));
-    let split = self::said(&tree, &arguments);
-    assert!(split.ends_with("exit code 0\n"), "{split}");
-    let device = |label: &str| {
-        let file = format!("own/amd_vec_device_{label}-1.0-cp311-cp311-manylinux_2_28_x86_64.whl");
-        let metadata =
-            text(&tree.path(&file), &format!("amd_vec_device_{label}-1.0.dist-info/METADATA"));
-        let lines = metadata.lines().filter_map(|line| line.strip_prefix("Requires-Dist: "));
-        (
-            Vec::from_iter(members(&tree.path(&file)).into_keys()),
-            Vec::from_iter(lines.map(str::to_owned)),
-        )
-    };
-    let (files, requirements) = device("gfx1100");
-    assert!(files.contains(&"vec/.kpack/vec_lib_gfx1100.kpack".to_owned()), "{files:?}");
-    assert!(!files.iter().any(|file| file.starts_with("vec.libs")), "{files:?}");
-    let own = "rocm-sdk-device-gfx1100==7.14";
-    let expected = ["vec==1.0", "amd-vec-device-gfx11==1.0", own, "hip-helper"];
-    assert_eq!(requirements, expected);
-    assert_eq!(device("gfx11").1, ["vec==1.0", "hip-helper"]);
-    let host = text(&tree.path("own").join(FAT), "vec-1.0.dist-info/METADATA");
-    assert!(host.contains("\nRequires-Dist: rocm-bootstrap>=1\n"), "{host}");
-    let written = names(&tree.path("own"));
-    let written = Vec::from_iter(written.iter().map(|name| tree.path("own").join(name)));
-    let written: Vec<&Path> = written.iter().map(PathBuf::as_path).collect();
-    let said = verified(&tree, &written, &["--against", fat]);
-    assert!(said.ends_with("exit code 0\n"), "{said}");
-    for (option, value, code) in [
-        ("--overlay-root", "missing", 3),
-        ("--overlay-root", "vec-1.0.dist-info", 2),
-        ("--overlay-root", "../vec", 2),
-        ("--device-requires", "a b", 2),
-        ("--host-requires", "a-{target}", 2),
-    ] {
-        let said = self::said(&tree, &["wheel", "split", fat, "--output-dir", "no", option, value]);
-        assert!(said.contains(option) && said.ends_with(&format!("exit code {code}\n")), "{said}");
-        assert!(!tree.path("no").exists(), "{said}");
-    }
-}
-
-#[test]
-fn a_group_has_the_files_of_its_families() {
-    let tree = Tree::new();
-    let fat = wheel_with_families(&tree);
-    let mut options = Options::new([&fat], tree.path("out"));
-    options.groups = vec!["mine=gfx942,gfx1100".parse().unwrap()];
-    let report = split(&options, &()).unwrap();
-    let wheels: Vec<&str> = report.wheels.iter().filter_map(|w| w.extra.as_deref()).collect();
-    assert_eq!(wheels, ["device-gfx1201", "device-mine"]);
-    let written: Vec<&Path> = report.wheels.iter().map(|wheel| &*wheel.path).collect();
-    let said = verified(&tree, &written, &["--against", shown(&fat)]);
-    assert!(said.ends_with("exit code 0\n"), "{said}");
-}
-
-/// The parsed `variant.json` of a wheel, or index file of its project.
-fn variants(bytes: &[u8]) -> serde_json::Value {
-    serde_json::from_slice(bytes).unwrap()
-}
-
-#[test]
-fn wheel_variants_require_the_device_wheel_of_their_gpus() {
-    let tree = Tree::new();
-    let fat = wheel_with_families(&tree);
-    let mut options = Options::new([&fat], tree.path("out"));
-    options.groups = vec!["cdna=gfx942".parse().unwrap()];
-    options.variant = true;
-    let report = split(&options, &()).unwrap_or_else(|error| panic!("{}", error.in_one_line()));
-    let out = tree.path("out");
-    let of_variants = |name: &String| name.starts_with("vec_device-");
-    let written = Vec::from_iter(names(&out).into_iter().filter(of_variants));
-    let tags = "cp311-cp311-manylinux_2_28_x86_64";
-    assert_eq!(
-        written,
-        [
-            format!("vec_device-1.0-{tags}-cdna.whl"),
-            format!("vec_device-1.0-{tags}-gfx1100.whl"),
-            format!("vec_device-1.0-{tags}-gfx1201.whl"),
-            format!("vec_device-1.0-{tags}-null.whl"),
-            format!("vec_device-1.0-{tags}.whl"),
-            "vec_device-1.0-variants.json".to_owned(),
-        ]
-    );
-    let index = fs::read(out.join("vec_device-1.0-variants.json")).unwrap();
-    let listed = &variants(&index)["variants"];
-    let amd = |processor: &str| serde_json::json!({"amd": {"gfx_arch": [processor]}});
-    for (wheel, label, properties, required) in [
-        (0, "cdna", amd("gfx942"), Some("vec-device-cdna==1.0")),
-        (1, "gfx1100", amd("gfx1100"), Some("vec-device-gfx1100==1.0")),
-        (3, "null", serde_json::json!({}), None),
-    ] {
-        let wheel = out.join(&written[wheel]);
-        let of_wheel = variants(&members(&wheel)["vec_device-1.0.dist-info/variant.json"].1);
-        assert_eq!(of_wheel["variants"], serde_json::json!({ label: properties }));
-        assert_eq!(listed[label], properties);
-        for part in ["$schema", "default-priorities", "providers"] {
-            assert_eq!(of_wheel[part], variants(&index)[part]);
-        }
-        let metadata = text(&wheel, "vec_device-1.0.dist-info/METADATA");
-        let requirements = metadata.lines().filter_map(|line| line.strip_prefix("Requires-Dist: "));
-        let expected = Vec::from_iter(["vec==1.0"].into_iter().chain(required));
-        assert_eq!(Vec::from_iter(requirements), expected);
-    }
-    // Installers without variants take the wheel without a label.
-    assert!(!members(&out.join(&written[4])).contains_key("vec_device-1.0.dist-info/variant.json"));
-    let host = &report.wheels.last().unwrap().path;
-    let metadata = text(host, "vec-1.0.dist-info/METADATA");
-    assert!(metadata.contains("Requires-Dist: vec-device==1.0\n"), "{metadata}");
-    let written: Vec<&Path> = report.wheels.iter().map(|wheel| &*wheel.path).collect();
-    let said = verified(&tree, &written, &["--against", shown(&fat)]);
-    assert!(said.ends_with("exit code 0\n"), "{said}");
-    // One that says something else than its name.
-    let gfx1100 = out.join(format!("vec_device-1.0-{tags}-gfx1100.whl"));
-    let renamed = out.join(format!("vec_device-1.0-{tags}-gfx942.whl"));
-    fs::rename(gfx1100, &renamed).unwrap();
-    let said = verified(&tree, &[&renamed], &[]);
-    assert!(
-        said.contains("the file describes gfx1100 (expected gfx942, as the file name says)"),
-        "{said}"
-    );
-    for (name, group) in
-        [("{dist}-{target}", "cdna"), ("{dist}-device-{target}", "much_too_long_label")]
-    {
-        options.device_name = name.to_owned();
-        options.groups = vec![format!("{group}=gfx942").parse().unwrap()];
-        let error = split(&options, &()).unwrap_err();
-        assert!(matches!(error, kpack_core::Error::Usage(_)), "{error:?}");
-    }
-}
-
-/// Given a wheel that its build split, as `kpack_install` does with scikit-build-core, when it is split into wheels,
-/// then these are like those of a fat wheel.
-#[test]
-fn wheels_that_were_split_when_they_were_built() {
-    use kpack_split::install::{InstallOptions, install as split_binary};
-    let tree = library().in_tree("built/vec/_vec.so");
-    let mut options = InstallOptions::new(tree.path("built"), "vec", ["vec/_vec.so"]);
-    options.kpack_dir = "vec/.kpack".into();
-    split_binary(&options, &()).unwrap();
-    let mut built =
-        Wheel::new(FAT).member("vec/_vec.so", fs::read(tree.path("built/vec/_vec.so")).unwrap());
-    for name in names(&tree.path("built/vec/.kpack")) {
-        let bytes = fs::read(tree.path("built/vec/.kpack").join(&name)).unwrap();
-        built = built.member(&format!("vec/.kpack/{name}"), bytes);
-    }
-    let built = built.write(&tree.path("dist")).unwrap();
-    let own = run_split(&tree, [&built]);
-    let fat = Wheel::new(FAT).member("vec/_vec.so", library().bytes());
-    let fat = fat.write(&tree.path("fat")).unwrap();
-    let options = Options::new([&fat], tree.path("plain"));
-    let plain = split(&options, &()).unwrap();
-    assert_eq!(names(&tree.path("out")), names(&tree.path("plain")));
-    for (own, plain) in own.wheels.iter().zip(&plain.wheels) {
-        let listed = |wheel: &Path| Vec::from_iter(members(wheel).into_keys());
-        assert_eq!(listed(&own.path), listed(&plain.path));
-    }
-    let (host, devices) = own.wheels.split_last().unwrap();
-    for device in devices {
-        let site = tree.path(device.extra.as_ref().unwrap());
-        install(&host.path, &site);
-        install(&device.path, &site);
-        let said = said(&tree, &["verify", site.to_str().unwrap()]);
-        assert!(said.contains(", 0 faults") && said.ends_with("\nexit code 0\n"), "{said}");
-    }
-    let manifest = members(&host.path).remove("vec/.kpack/vec_lib.kpm").unwrap().1;
-    let manifest = Manifest::read(&manifest).unwrap();
-    let hint = manifest.install_command("gfx942").unwrap();
-    assert_eq!(hint, "pip install 'vec[device-gfx942]==1.0'");
 }
 
 /// Given a wheel with libraries that were copied from a split ROCm, when it is split with ROCm's archives, then the
@@ -770,141 +437,6 @@ fn archives_of_another_build_are_not_added() {
     }
 }
 
-/// A group that is called like a family has no files of that family.
-#[test]
-fn a_group_may_be_called_like_a_family_and_generic_code_is_taken() {
-    let tree = Tree::new();
-    let library = add_and_mul(["gfx1100", "gfx1101"], ["gfx1102", "gfx11-generic"]);
-    let fat = Wheel::new(FAT).member("vec/_vec.so", library.bytes());
-    let fat = fat.write(&tree.path("dist")).unwrap();
-    let mut options = Options::new([&fat], tree.path("out"));
-    options.groups = vec!["gfx11=gfx1100,gfx1101".parse().unwrap()];
-    let report = split(&options, &()).unwrap();
-    let written: Vec<&Path> = report.wheels.iter().map(|wheel| &*wheel.path).collect();
-    let said = verified(&tree, &written, &["--against", shown(&fat)]);
-    assert!(said.ends_with("exit code 0\n"), "{said}");
-    // A GPU without its own extra, for which there is generic code.
-    let said = verified(&tree, &written, &["--arch", "gfx1103"]);
-    assert!(!said.contains("no extra"), "{said}");
-    let said = verified(&tree, &written, &["--arch", "gfx942"]);
-    assert!(said.contains("no extra for gfx942"), "{said}");
-}
-
-/// The device wheels of a wheel with this code, and what each extra of the host asks for.
-fn grouped(targets: &[&str], groups: &[&str]) -> (Vec<String>, BTreeMap<String, Vec<String>>) {
-    let tree = Tree::new();
-    let library = targets.iter().fold(FatLibrary::new(), |library, target| {
-        library.wrapper(Storage::Plain, [code(target, "add")])
-    });
-    let fat = Wheel::new(FAT).member("vec/_vec.so", library.bytes());
-    let fat = fat.write(&tree.path("dist")).unwrap();
-    let mut options = Options::new([&fat], tree.path("out"));
-    options.groups = groups.iter().map(|group| group.parse().unwrap()).collect();
-    let report = split(&options, &()).unwrap();
-    let written: Vec<&Path> = report.wheels.iter().map(|wheel| &*wheel.path).collect();
-    let said = verified(&tree, &written, &["--against", shown(&fat)]);
-    assert!(said.ends_with("exit code 0\n"), "{said}");
-    let mut extras: BTreeMap<String, Vec<String>> = BTreeMap::new();
-    for line in text(written.last().unwrap(), "vec-1.0.dist-info/METADATA").lines() {
-        let required = line.strip_prefix("Requires-Dist: vec-device-");
-        let required = required.and_then(|line| line.split_once("==1.0 ; extra == \"device-"));
-        if let Some((wheel, extra)) = required {
-            let extra = extra.trim_end_matches('"').to_owned();
-            extras.entry(extra).or_default().push(wheel.to_owned());
-        }
-    }
-    extras.remove("all");
-    let devices = report.wheels.iter().filter_map(|wheel| wheel.extra.clone());
-    (devices.collect(), extras)
-}
-
-#[test]
-fn a_group_gets_the_generic_code_that_its_gpus_need() {
-    let names = |names: &[&str]| Vec::from_iter(names.iter().map(|name| (*name).to_owned()));
-    let extras = |extras: &[(&str, &[&str])]| {
-        let extras = extras.iter();
-        let extras = extras.map(|(extra, wheels)| ((*extra).to_owned(), names(wheels)));
-        BTreeMap::from_iter(extras)
-    };
-    let (devices, asked) = grouped(&["gfx11-generic"], &["g=gfx1103"]);
-    assert_eq!(devices, names(&["device-g"]));
-    let one: &[&str] = &["g"];
-    assert_eq!(asked, extras(&[("g", one), ("gfx11-generic", one), ("gfx1103", one)]));
-    // Two groups need the generic code, and a GPU of its own does.
-    let (devices, asked) =
-        grouped(&["gfx11-generic", "gfx1100", "gfx1102"], &["g=gfx1102,gfx1103", "h=gfx1150"]);
-    let expected = ["device-g", "device-gfx11-generic", "device-gfx1100", "device-h"];
-    assert_eq!(devices, names(&expected));
-    let with = |wheel: &'static str| [wheel, "gfx11-generic"];
-    assert_eq!(
-        asked,
-        extras(&[
-            ("g", &with("g")),
-            ("gfx11-generic", &["gfx11-generic"]),
-            ("gfx1100", &with("gfx1100")),
-            ("gfx1102", &with("g")),
-            ("gfx1103", &with("g")),
-            ("gfx1150", &with("h")),
-            ("h", &with("h")),
-        ])
-    );
-}
-
-/// ROCm's packages for gfx1250 contain the code for gfx1250-strict, so there are none of its own.
-#[test]
-fn code_that_belongs_to_another_target_s_packages_is_in_its_device_wheel() {
-    let wheels = |names: &[&str]| Vec::from_iter(names.iter().map(|name| (*name).to_owned()));
-    for targets in [&["gfx1250", "gfx1250-strict"][..], &["gfx1250-strict"]] {
-        let (devices, asked) = grouped(targets, &[]);
-        assert_eq!(devices, ["device-gfx1250"]);
-        assert_eq!(asked, BTreeMap::from([("gfx1250".to_owned(), wheels(&["gfx1250"]))]));
-        let (devices, asked) = grouped(targets, &["g=gfx1250"]);
-        assert_eq!(devices, ["device-g"]);
-        let [g, own] = ["g", "gfx1250"].map(|extra| (extra.to_owned(), wheels(&["g"])));
-        assert_eq!(asked, BTreeMap::from([g, own]));
-    }
-    let tree = Tree::new();
-    let targets = ["gfx1250-strict", "gfx1250"];
-    let fat = Wheel::new(FAT)
-        .member("vec/_vec.so", add_and_mul(targets, targets).bytes())
-        .member("vec/lib/rocblas/library/TensileLibrary_gfx1250.co", code("gfx1250", "k").1)
-        .member(
-            "vec/lib/rocblas/library/TensileLibrary_gfx1250-strict.co",
-            code("gfx1250-strict", "k").1,
-        );
-    let fat = fat.write(&tree.path("dist")).unwrap();
-    let mut options = Options::new([&fat], tree.path("out"));
-    options.device_requires = vec!["rocm-sdk-device-{target}==7.14".to_owned()];
-    options.variant = true;
-    let report = split(&options, &()).unwrap();
-    let [device, ..] = &report.wheels[..] else { panic!("no wheel") };
-    assert_eq!(device.targets, ["gfx1250", "gfx1250-strict"]);
-    let files = Vec::from_iter(members(&device.path).into_keys());
-    for file in [
-        "vec/.kpack/vec_lib_gfx1250-strict.kpack",
-        "vec/.kpack/vec_lib_gfx1250.kpack",
-        "vec/lib/rocblas/library/TensileLibrary_gfx1250-strict.co",
-        "vec/lib/rocblas/library/TensileLibrary_gfx1250.co",
-    ] {
-        assert!(files.iter().any(|found| found == file), "{file}: {files:?}");
-    }
-    let metadata = text(&device.path, "vec_device_gfx1250-1.0.dist-info/METADATA");
-    let required = metadata.lines().filter(|line| line.contains("rocm-sdk"));
-    assert_eq!(Vec::from_iter(required), ["Requires-Dist: rocm-sdk-device-gfx1250==7.14"]);
-    let index = variants(&fs::read(tree.path("out/vec_device-1.0-variants.json")).unwrap());
-    let expected = serde_json::json!({"amd": {"gfx_arch": ["gfx1250"]}});
-    assert_eq!(index["variants"]["gfx1250"], expected);
-    assert_eq!(index["variants"].as_object().unwrap().len(), 2);
-    let written: Vec<&Path> = report.wheels.iter().map(|wheel| &*wheel.path).collect();
-    for arch in targets {
-        let said = verified(&tree, &written, &["--arch", arch, "--against", shown(&fat)]);
-        assert!(said.ends_with("exit code 0\n"), "{said}");
-    }
-    let manifest = &members(&report.wheels.last().unwrap().path)["vec/.kpack/vec_lib.kpm"].1;
-    let hint = Manifest::read(manifest).unwrap().install_command("gfx1250-strict");
-    assert_eq!(hint.unwrap(), "pip install 'vec[device-gfx1250]==1.0'");
-}
-
 /// Changes the lines of a wheel's METADATA, and its RECORD.
 fn without_requirement(wheel: &Path, requirement: &str) {
     let script = r#"
@@ -960,179 +492,6 @@ fn wheels_that_do_not_ask_for_a_family_are_faults() {
 }
 
 #[test]
-fn groups_that_would_lose_a_gpu_are_refused() {
-    let tree = Tree::new();
-    let fat = wheel(FAT).write(&tree.path("dist")).unwrap();
-    for (group, why) in [
-        (
-            "gfx9=gfx90a,gfx9999",
-            "group `gfx9`: no wheel has code for gfx9999; there is code for gfx90a",
-        ),
-        ("gfx9=gfx90a,gfx9O8", "did you mean gfx908?"),
-        ("gfx942=gfx90a,gfx1100", "it is named like gfx942, which is not in it"),
-        ("gfx9=gfx90a:xnack+", "gfx90a:xnack+ is a variant; name gfx90a"),
-        (
-            "gfx12=gfx90a,gfx1250-strict",
-            "group `gfx12`: the device wheel of gfx1250 contains the code for gfx1250-strict; name gfx1250",
-        ),
-    ] {
-        let mut options = Options::new([&fat], tree.path("out"));
-        let result = group.parse().and_then(|group| {
-            options.groups = vec![group];
-            split(&options, &())
-        });
-        let error = result.unwrap_err().to_string();
-        assert!(error.contains(why), "{error}");
-        assert!(!tree.path("out").join(FAT).exists());
-    }
-}
-
-#[test]
-fn groups_and_names_of_device_wheels() {
-    let tree = Tree::new();
-    let fat = wheel(FAT).write(&tree.path("dist")).unwrap();
-    let mut options = Options::new([&fat], tree.path("out"));
-    options.device_name = "amd-{dist}-{target}".to_owned();
-    options.groups = vec!["gfx9=gfx90a,gfx942".parse().unwrap()];
-    split(&options, &()).unwrap();
-
-    let mut wrong = options.clone();
-    wrong.groups[0].name = "All".to_owned();
-    let error = split(&wrong, &()).unwrap_err().to_string();
-    assert!(error.contains("the extra device-all asks for all"), "{error}");
-    wrong = options;
-    wrong.device_name = "../{target}".to_owned();
-    let error = split(&wrong, &()).unwrap_err().to_string();
-    assert!(error.starts_with("device name `../{target}`"), "{error}");
-
-    let device = "amd_vec_gfx9-1.0-cp311-cp311-manylinux_2_28_x86_64.whl";
-    assert_eq!(names(&tree.path("out")), [device, FAT]);
-    let metadata = text(&tree.path("out").join(FAT), "vec-1.0.dist-info/METADATA");
-    for extra in ["device-gfx9", "device-gfx90a", "device-gfx942", "device-all"] {
-        let line = format!("Requires-Dist: amd-vec-gfx9==1.0 ; extra == \"{extra}\"\n");
-        assert!(metadata.contains(&line), "{metadata}");
-    }
-}
-
-#[test]
-fn odd_wheels_that_installers_accept() {
-    // Directories, no description, CRLF, binaries in a wheel for any platform and in its data.
-    for (host, prefix) in [
-        (wheel(FAT).directory("vec").without_description(), ""),
-        (wheel(FAT).in_wheel("Purelib: false", "Purelib: true"), ""),
-        (wheel(FAT).in_metadata("\n", "\r\n").without_description(), ""),
-        (
-            Wheel::new(FAT)
-                .in_wheel("Purelib: false", "Purelib: true")
-                .member("vec/__init__.py", "")
-                .member("vec-1.0.data/platlib/vec/_vec.so", library().bytes()),
-            "vec-1.0.data/platlib/",
-        ),
-    ] {
-        let tree = Tree::new();
-        let fat = host.write(&tree.path("dist")).unwrap();
-        let report = run_split(&tree, [&fat]);
-        let written: Vec<&Path> = report.wheels.iter().map(|wheel| &*wheel.path).collect();
-        let said = verified(&tree, &written, &["--against", shown(&fat)]);
-        assert!(said.ends_with("exit code 0\n"), "{said}");
-        let host = members(written.last().unwrap());
-        let manifest = format!("{prefix}vec/.kpack/vec_lib.kpm");
-        assert!(host.contains_key(&manifest), "{:?}", host.keys());
-    }
-}
-
-#[test]
-fn warnings() {
-    let tree = Tree::new();
-    let fat = wheel("vec-1.0-cp311-cp311-linux_x86_64.whl")
-        .in_wheel("Tag: cp311-cp311", "Tag: cp39-cp39")
-        .member("vec-1.0.data/scripts/vec", library().bytes())
-        .member("vec-1.0.dist-info/RECORD.jws", "{}")
-        .member("vec/kernels-gfx942.co", code("gfx942", "kernel").1)
-        .member("vec/noise.bin", noise(1 << 20))
-        .write(&tree.path("dist"))
-        .unwrap();
-    let report = run_split(&tree, [&fat]);
-    let findings = report.findings.iter();
-    let texts = findings.map(|finding| format!("{} [{}]", finding.text, finding.id));
-    let texts: Vec<String> = texts.collect();
-    let mut settings = insta::Settings::clone_current();
-    settings.add_filter(r"\d+ bytes, \d+ before", "[sizes]");
-    settings.add_filter(r"have \d+ %", "have [percent] %");
-    settings.bind(|| insta::assert_snapshot!(texts.join("\n")));
-}
-
-/// Given a wheel for a ROCm that cannot load what is split, or with libraries of ROCm, then a note says so.
-#[test]
-fn a_wheel_for_an_older_rocm_and_one_with_libraries_of_rocm() {
-    let notes = |wheel: Wheel| {
-        let tree = Tree::new();
-        let fat = wheel.member("vec/_vec.so", library().bytes()).write(&tree.path("dist")).unwrap();
-        let found = run_split(&tree, [&fat]).findings.into_iter();
-        let found =
-            found.filter(|found| [ids::NEWER_ROCM_NEEDED, ids::VENDORED_ROCM].contains(&found.id));
-        Vec::from_iter(found.map(|found| {
-            assert_eq!(found.severity, Severity::Note);
-            (found.id, found.text)
-        }))
-    };
-    let tags = "cp311-cp311-manylinux_2_28_x86_64.whl";
-    let older = Wheel::new(&format!("vec_rocm6_4-1.0+rocm6.4-{tags}"))
-        .field("Requires-Dist", "rocm==7.10")
-        .field("Requires-Dist", "rocm[libraries]==7.10 ; extra == 'a'")
-        .field("Requires-Dist", "jax-rocm60-plugin @ https://user:s3cr3t@host.example/x.whl")
-        .field("Requires-Dist", "torch>=2");
-    let [(ids::NEWER_ROCM_NEEDED, text)] = &notes(older)[..] else { panic!("no note") };
-    let expected = "the split wheel needs ROCm 7.13 or newer, but METADATA says it is for an older ROCm (name \
-                    vec_rocm6_4, version 1.0+rocm6.4, requirement jax-rocm60-plugin …, requirement rocm==7.10, \
-                    requirement rocm[libraries]==7.10); also publish the unsplit wheel";
-    assert!(text.starts_with(expected), "{text}");
-    let newer = Wheel::new(&format!("vec_rocm-1.0+rocm7.14.0-{tags}"))
-        .field("Requires-Dist", "rocm>=6.4")
-        .member("vec/librocblas.txt", "");
-    assert_eq!(notes(newer), []);
-    let copies = Wheel::new(&format!("vec-1.0-{tags}"))
-        .member("vec.libs/libamdhip64-9bb0d6b1.so.7.2.53211", vec![0; 2048])
-        .member("vec.libs/librocblas-0a1b2c3d.so.5.1", vec![0; 1024]);
-    let [(ids::VENDORED_ROCM, text)] = &notes(copies)[..] else { panic!("no note") };
-    assert_eq!(
-        text,
-        "contains copies of ROCm's libraries (2 files, 3.00 KiB): libamdhip64-9bb0d6b1.so.7.2.53211, \
-         librocblas-0a1b2c3d.so.5.1; if your users have ROCm, leave each of them out with an option such as \
-         `auditwheel repair --exclude 'libamdhip64.so*'`"
-    );
-    // In ROCm's own wheels, they are no copies.
-    let own = Wheel::new(&format!("rocm_sdk_libraries-7.14.0-{tags}"))
-        .member("_rocm_sdk_libraries/lib/librocblas.so.5", vec![0; 1024]);
-    assert_eq!(notes(own), []);
-}
-
-/// Bytes that cannot be compressed.
-pub(crate) fn noise(count: usize) -> Vec<u8> {
-    let mut state = 1_u64;
-    let mut next = || {
-        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
-        (state >> 56) as u8
-    };
-    (0..count).map(|_| next()).collect()
-}
-
-#[test]
-fn a_host_wheel_with_any_device_wheel_verifies() {
-    let tree = Tree::new();
-    let fat = wheel(FAT).write(&tree.path("dist")).unwrap();
-    let report = run_split(&tree, [&fat]);
-    let (host, devices) = report.wheels.split_last().unwrap();
-    for device in devices {
-        let site = tree.path(device.extra.as_ref().unwrap());
-        install(&host.path, &site);
-        install(&device.path, &site);
-        let said = said(&tree, &["verify", site.to_str().unwrap()]);
-        assert!(said.contains(", 0 faults") && said.ends_with("\nexit code 0\n"), "{said}");
-    }
-}
-
-#[test]
 fn the_same_input_gives_the_same_bytes() {
     let tree = Tree::new();
     let fat = wheel(FAT).write(&tree.path("dist")).unwrap();
@@ -1146,29 +505,6 @@ fn the_same_input_gives_the_same_bytes() {
     );
     assert!(one.status.success());
     assert_eq!(tree.snapshot(), first);
-}
-
-#[test]
-fn wheels_of_several_pythons_share_device_wheels() {
-    let tree = Tree::new();
-    let wheels: Vec<PathBuf> = ["cp310", "cp311"]
-        .iter()
-        .map(|python| {
-            let file = format!("vec-1.0-{python}-{python}-manylinux_2_28_x86_64.whl");
-            let wheel = wheel(&file).member("vec/python.txt", *python);
-            wheel.write(&tree.path("dist")).unwrap()
-        })
-        .collect();
-    run_split(&tree, &wheels);
-    assert_eq!(
-        names(&tree.path("out")),
-        [
-            "vec-1.0-cp310-cp310-manylinux_2_28_x86_64.whl",
-            FAT,
-            "vec_device_gfx90a-1.0-py3-none-manylinux_2_28_x86_64.whl",
-            "vec_device_gfx942-1.0-py3-none-manylinux_2_28_x86_64.whl",
-        ]
-    );
 }
 
 /// Given a module that clang compiles for two Pythons, whose headers are in other directories, when the wheels are
@@ -1258,50 +594,6 @@ fn runs_with_swapped_directories_take_turns() {
     }
 }
 
-/// One project's device wheels say nothing about another's download.
-#[test]
-fn sizes_are_compared_within_a_project() {
-    let tree = Tree::new();
-    let library = add_and_mul(["gfx942", "gfx90a"], ["gfx942", "gfx90a"]);
-    let small = Wheel::new(FAT)
-        .member("vec/_vec.so", library.bytes())
-        .member("vec/kernels-gfx942.co", code("gfx942", "kernel").1);
-    let small = small.member("vec/noise.bin", noise(1 << 16));
-    let other = FAT.replace("vec-", "other-");
-    let mut large = code("gfx942", "kernel").1;
-    large.extend(noise(1 << 20));
-    let large = Wheel::new(&other)
-        .member("other/rocblas/library/Kernels.so-000-gfx942.hsaco", large)
-        .member("other/_other.so", library.bytes());
-    let wheels = [small, large].map(|wheel| wheel.write(&tree.path("dist")).unwrap());
-    let gains = |wheels: &[PathBuf]| {
-        let report = run_split(&tree, wheels);
-        let of_gain = report.findings.into_iter();
-        let of_gain = of_gain.filter(|finding| finding.id == ids::SMALL_GAIN);
-        let texts = of_gain.map(|finding| finding.text);
-        texts.collect::<Vec<_>>()
-    };
-    let alone = wheels.each_ref().map(|wheel| gains(std::slice::from_ref(wheel)));
-    let mut alone = alone.concat();
-    let mut together = gains(&wheels);
-    alone.sort();
-    together.sort();
-    assert_eq!(together, alone);
-}
-
-#[test]
-fn fat_wheels_are_not_overwritten() {
-    let tree = Tree::new();
-    let fat = wheel(FAT).write(&tree.path("out")).unwrap();
-    let other = wheel(FAT).write(&tree.path("dist")).unwrap();
-    let before = tree.snapshot();
-    let error = split(&Options::new([&other], tree.path("out")), &()).unwrap_err();
-    assert_eq!(error.id(), ids::OUTPUT_IN_THE_WAY, "{error}");
-    let error = split(&Options::new([&fat], tree.path("out")), &()).unwrap_err();
-    assert_eq!(error.id(), ids::OUTPUT_IN_THE_WAY, "{error}");
-    assert_eq!(tree.snapshot(), before);
-}
-
 #[test]
 fn a_limit_of_file_sizes_is_an_error_without_other_words() {
     let tree = Tree::new();
@@ -1356,7 +648,7 @@ fn with_little_memory(step: usize) {
     let mut codes = std::collections::BTreeSet::new();
     for kilobytes in (12 << 10..=120 << 10).step_by(step) {
         let script = format!(
-            "ulimit -v {kilobytes}; exec timeout -s KILL 60 {} wheel split {FAT} --quiet --output-dir out",
+            "ulimit -v {kilobytes}; exec timeout -s KILL 300 {} wheel split {FAT} --quiet --output-dir out",
             env!("CARGO_BIN_EXE_kpack")
         );
         let mut shell = Command::new("sh");

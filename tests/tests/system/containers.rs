@@ -18,7 +18,7 @@ use xshell::{Cmd, cmd};
 
 use crate::hip::project::runtime;
 use crate::hip::runtime::{CodeObject, Kind, Program, build_load};
-use crate::support::{Server, copy, free_port, output, prefix, root, run, shell, work};
+use crate::support::{Server, copy, output, prefix, root, run, shell, work};
 
 /// The programs for images, all of Debian.
 const TOOLS: [&str; 5] = ["buildah", "skopeo", "umoci", "podman", "docker-registry"];
@@ -160,14 +160,15 @@ impl Reader {
 
     /// Fetches what is for one GPU from an HTTP server.
     fn fetch(&self) -> Result<()> {
-        let mut server = Command::new("python3");
-        let server = server.args(["-m", "http.server", "--bind", "127.0.0.1", "--directory"]);
-        let port = free_port()?;
         let site = self.work.join("site");
         fs::create_dir(&site)?;
         copy(self.work.join("release"), site.join("12345-linux"));
-        let server = server.arg(site).arg(port.to_string());
-        let server = Server::start(server, port)?;
+        let server = Server::start(|port| {
+            let mut server = Command::new("python3");
+            server.args(["-m", "http.server", "--bind", "127.0.0.1", "--directory"]);
+            server.arg(&site).arg(port.to_string());
+            Ok(server)
+        })?;
         let (public, own) = ("https://example.org", format!("http://127.0.0.1:{}", server.port));
         let commands = self.block("RUN=")?.replace(public, &own);
         // The second time, nothing is left to fetch.
@@ -319,12 +320,14 @@ fn check_layers(repository: &str) -> Result<()> {
 }
 
 fn registry(work: &Path) -> Result<Server> {
-    let port = free_port()?;
-    let configuration = format!(
-        "version: 0.1\nstorage:\n  filesystem: {{rootdirectory: {}}}\nhttp: {{addr: \"127.0.0.1:{port}\"}}\n",
-        work.join("registry").display()
-    );
-    fs::write(work.join("registry.yml"), configuration)?;
-    let mut registry = Command::new("docker-registry");
-    Server::start(registry.arg("serve").arg(work.join("registry.yml")), port)
+    Server::start(|port| {
+        let configuration = format!(
+            "version: 0.1\nstorage:\n  filesystem: {{rootdirectory: {}}}\nhttp: {{addr: \"127.0.0.1:{port}\"}}\n",
+            work.join("registry").display()
+        );
+        fs::write(work.join("registry.yml"), configuration)?;
+        let mut registry = Command::new("docker-registry");
+        registry.arg("serve").arg(work.join("registry.yml"));
+        Ok(registry)
+    })
 }

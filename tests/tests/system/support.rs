@@ -8,7 +8,7 @@ use std::sync::LazyLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use anyhow::{Result, ensure};
+use anyhow::{Result, bail, ensure};
 use kpack_tests::process::{installed_kpack, try_run};
 use xshell::{Cmd, Shell};
 
@@ -101,12 +101,24 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts it, and waits until it listens.
-    pub(crate) fn start(command: &mut Command, port: u16) -> Result<Self> {
-        let command = command.stdin(Stdio::null()).stdout(Stdio::null());
-        let process = Daemon(command.stderr(Stdio::null()).spawn()?);
-        let listens = || Ok(TcpStream::connect(("127.0.0.1", port)).is_ok());
-        wait(&format!("{command:?} does not listen"), listens)?;
-        Ok(Self { _process: process, port })
+    /// Starts what listens at a port, and waits until it does. Another process may take a free port before it, so it is
+    /// started again with another one if it ends.
+    pub(crate) fn start(command: impl Fn(u16) -> Result<Command>) -> Result<Self> {
+        for _ in 0..3 {
+            let port = free_port()?;
+            let mut command = command(port)?;
+            command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+            let mut process = Daemon(command.spawn()?);
+            let (mut listens, mut has_ended) = (false, false);
+            wait(&format!("{command:?} does not listen"), || {
+                has_ended = process.0.try_wait()?.is_some();
+                listens = !has_ended && TcpStream::connect(("127.0.0.1", port)).is_ok();
+                Ok(has_ended || listens)
+            })?;
+            if listens {
+                return Ok(Self { _process: process, port });
+            }
+        }
+        bail!("the server ended three times");
     }
 }

@@ -349,11 +349,12 @@ impl Workflow {
     fn in_s3(&self) -> Result<()> {
         self.clean()?;
         let tools = self.snakemake.parent().context("it is in a directory")?;
-        let port = free_port()?;
-        let mut moto = Command::new(tools.join("moto_server"));
-        let _moto =
-            Server::start(moto.args(["-H", "127.0.0.1", "-p"]).arg(port.to_string()), port)?;
-        let url = format!("http://127.0.0.1:{port}");
+        let moto = Server::start(|port| {
+            let mut moto = Command::new(tools.join("moto_server"));
+            moto.args(["-H", "127.0.0.1", "-p"]).arg(port.to_string());
+            Ok(moto)
+        })?;
+        let url = format!("http://127.0.0.1:{}", moto.port);
         let variables = [
             ("AWS_ACCESS_KEY_ID", "test"),
             ("AWS_SECRET_ACCESS_KEY", "test"),

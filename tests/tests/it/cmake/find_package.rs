@@ -1,9 +1,11 @@
 //! `find_package(Kpack)`: the helper that it finds, and its message if there is none.
 
 use std::fs;
-use std::os::unix::fs::{PermissionsExt as _, symlink};
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
+
+use kpack_tests::process;
 
 use crate::cmake::package::{self, Package};
 use crate::cmake::project::{Project, Run, define, output_of};
@@ -74,8 +76,7 @@ fn a_wrong_helper_is_refused(package: &Package) {
     refuse(Path::new("/bin/echo"), "is not the helper");
 
     let older = project.scratch().join("kpack");
-    fs::write(&older, "#!/bin/sh\necho kpack 0.0.1\n").unwrap();
-    fs::set_permissions(&older, fs::Permissions::from_mode(0o755)).unwrap();
+    process::script(&older, "echo kpack 0.0.1");
     refuse(&older, "has version 0.0.1, its CMake package in");
 }
 

@@ -2,13 +2,12 @@
 
 use std::collections::BTreeMap;
 use std::fs;
-use std::os::unix::fs::PermissionsExt as _;
 use std::path::Path;
 use std::process::Command;
 
 use kpack_tests::bytes;
-use kpack_tests::require;
 use kpack_tests::tree::files_in;
+use kpack_tests::{process, require};
 
 use crate::cmake::package::Package;
 use crate::cmake::project::{Project, Run, define};
@@ -82,9 +81,7 @@ fn other_launchers_run_after_kpack(package: &Package) {
     let project = Project::new(package, "hip");
     let log = project.scratch().join("log");
     let launcher = project.scratch().join("launcher");
-    let script = format!("#!/bin/sh\necho \"$1\" >> '{}'\nexec \"$@\"\n", log.display());
-    fs::write(&launcher, script).unwrap();
-    fs::set_permissions(&launcher, fs::Permissions::from_mode(0o755)).unwrap();
+    process::script(&launcher, &format!("echo \"$1\" >> '{}'\nexec \"$@\"", log.display()));
     for generator in ["Ninja", "Unix Makefiles"] {
         let project = Project::new(package, "hip");
         let _ = fs::remove_file(&log);
