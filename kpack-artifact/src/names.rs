@@ -1,6 +1,7 @@
 //! The names of artifact directories: the component, and what it is for.
 
-use kpack_format::{TargetId, target_names};
+use kpack_format::TargetId;
+use kpack_format::unstable::target_names;
 
 /// The suffix of generic artifacts.
 pub const GENERIC: &str = "generic";

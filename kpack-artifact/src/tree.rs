@@ -5,8 +5,9 @@ use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use kpack_format::TargetId;
 use kpack_format::names::{Group, is_manifest};
-use kpack_format::{TargetId, target_names};
+use kpack_format::unstable::target_names;
 use walkdir::{DirEntry, WalkDir};
 
 use super::manifest_txt;

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use kpack_format::TargetId;
 use kpack_format::names::is_object;
+use kpack_format::unstable::spelling;
 
 use super::read::{Generic, Inputs};
 use super::{Finding, Severity};
@@ -84,7 +85,7 @@ fn missing_finding(inputs: &Inputs<'_>, group: &TargetGroup, missing: &[&TargetI
         group.name,
         by_shard.collect::<Vec<_>>().join("; ")
     );
-    for target in missing.iter().filter(|target| !target.is_known()) {
+    for target in missing.iter().filter(|target| !spelling::is_known(target)) {
         text += &format!("; {target} is not a known processor");
     }
     let severity = if component.validation().error_on_missing_architecture {

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
-use kpack_build::object_file;
+use kpack_build::internal::device_code;
 use kpack_core::archives::{Budget, Content, PackedCode};
 use kpack_core::elf::Wrapper;
 use kpack_format::names::KernelName;
@@ -224,7 +224,7 @@ impl Contents {
             Some(FileKind::Archive) => {
                 return Ok(Self::Archive(Box::new(open_archive(path)?)));
             }
-            Some(FileKind::Object | FileKind::StaticLibrary) => object_file::device_code(path)?,
+            Some(FileKind::Object | FileKind::StaticLibrary) => device_code(path)?,
             Some(FileKind::Bundle | FileKind::CodeObject) => {
                 let size = file.metadata().map_err(|e| Error::io(path, "read", e))?;
                 let whole = Wrapper {

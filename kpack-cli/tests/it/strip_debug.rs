@@ -24,7 +24,7 @@ use zip::ZipArchive;
 use crate::blas;
 use crate::command::kpack;
 use crate::verified::{assert_holds, check_with, faults};
-use crate::wheel::noise;
+use crate::wheels::noise;
 
 const FILE: &str = "lib/libvec.so";
 const TARGETS: [&str; 2] = ["gfx1100", "gfx942"];

@@ -279,10 +279,8 @@ impl PackedCode {
                 return Ok(None);
             };
             let mut ids = entry.ids().to_vec();
-            let in_place = match located.bundle.format {
-                Format::Compressed { .. } => None,
-                Format::Plain | Format::CodeObject => Some((&file, located.offset)),
-            };
+            let is_compressed = matches!(located.bundle.format, Format::Compressed { .. });
+            let in_place = (!is_compressed).then_some((&file, located.offset));
             let content = Content::read(entry, in_place, scratch, &failed)?;
             let last = ids.pop();
             for id in ids {

@@ -11,6 +11,7 @@ use crate::digest::{Blake3, LateStart};
 
 /// The archive that [`ArchiveWriter::finish`] wrote.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Written {
     /// Size of the file in bytes.
     pub size: u64,

@@ -315,7 +315,7 @@ impl NewBundle {
                 }
                 (size, Content::Compressed { scratch: start..start + size, code })
             }
-            Format::Plain | Format::CodeObject => {
+            _ => {
                 let code = entries.iter().zip(layout.offsets).filter(|(entry, _)| entry.size > 0);
                 let code = code.map(|(entry, to)| {
                     let from = at + entry.offset;

@@ -2,6 +2,7 @@
 
 mod damaged;
 mod sets;
+mod split;
 mod wheel_variants;
 mod wheel_vendored;
 mod wheels;

@@ -3,37 +3,11 @@
 use std::fs;
 
 use crate::wheels::{FAT, binary, binary_wheel};
-use kpack_core::{Error, ids};
+use kpack_core::ids;
 use kpack_split::install::{InstallOptions, install};
 use kpack_tests::fixture::Wheel;
 use kpack_tests::tree::Tree;
 use kpack_wheel::{Options, VerifyOptions, describe, split, verify};
-
-#[test]
-fn device_wheels_of_one_name_are_a_usage_error() {
-    let tree = Tree::new();
-    let fat = binary_wheel().write(&tree.path("dist")).unwrap();
-    let other = tree.path("dist").join(FAT.replace("vec", "Vec"));
-    fs::copy(&fat, &other).unwrap();
-    let error = split(&Options::new([fat, other], tree.path("out")), &()).unwrap_err();
-    assert!(matches!(error, Error::Usage(_)), "{error}");
-    assert!(error.to_string().contains("two wheels would be named"), "{error}");
-    assert!(!tree.path("out").exists());
-}
-
-#[test]
-fn sets_of_several_versions_and_builds_verify_together() {
-    let tree = Tree::new();
-    let wheels = ["1.0", "2.0", "2.0-1"].map(|version| {
-        let fat = Wheel::new(&FAT.replace("1.0", version)).member("vec/_vec.so", binary());
-        fat.write(&tree.path("dist")).unwrap()
-    });
-    let report = split(&Options::new(wheels, tree.path("out")), &()).unwrap();
-    let written: Vec<_> = report.wheels.into_iter().map(|wheel| wheel.path).collect();
-    let report = verify(&written, &VerifyOptions::default()).unwrap();
-    let faults = report.count(kpack_core::Severity::Fault);
-    assert_eq!(faults, 0, "{:?}", report.findings);
-}
 
 #[test]
 fn libraries_that_another_tool_split_are_named() {
@@ -128,4 +102,21 @@ fn two_wheels_with_one_file() {
         let found = wrong((host, device.member(member, "")));
         assert!(found.contains(&ids::OVERLAPPING_WHEELS), "{member}: {found:?}");
     }
+}
+
+/// Installers would choose it for another GPU.
+#[test]
+fn a_wheel_variant_that_says_something_else_than_its_name() {
+    let tree = Tree::new();
+    let mut options = Options::new([binary_wheel().write(tree.root()).unwrap()], tree.path("out"));
+    options.variant = true;
+    split(&options, &()).unwrap();
+    let [gfx90a, gfx1100] = ["gfx90a", "gfx1100"].map(|label| {
+        let name = FAT.replace("vec-", "vec_device-").replace(".whl", &format!("-{label}.whl"));
+        tree.path("out").join(name)
+    });
+    fs::rename(gfx90a, &gfx1100).unwrap();
+    let found = verify(&[gfx1100], &VerifyOptions::default()).unwrap().findings;
+    let text = "the file describes gfx90a (expected gfx1100, as the file name says)";
+    assert!(found.iter().any(|finding| finding.text.contains(text)), "{found:?}");
 }

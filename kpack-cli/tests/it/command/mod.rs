@@ -4,6 +4,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env;
+use std::ffi::OsString;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
@@ -65,6 +66,17 @@ fn texts(tree: &Tree, output: Output) -> ([String; 2], i32) {
     (texts, output.status.code().unwrap())
 }
 
+/// Lets a command find no configuration of the user and of installers.
+pub(crate) fn without_configuration<'a>(command: &'a mut Command, tree: &Tree) -> &'a mut Command {
+    let is_of_installer = |name: &OsString| {
+        ["PIP_", "UV_"].iter().any(|start| name.as_encoded_bytes().starts_with(start.as_bytes()))
+    };
+    for name in env::vars_os().map(|(name, _)| name).filter(is_of_installer) {
+        command.env_remove(name);
+    }
+    command.env_remove("VIRTUAL_ENV").env("HOME", tree.root())
+}
+
 /// A command line of a shell, in a tree, where `kpack` is the command under test.
 pub(crate) fn shell(tree: &Tree, line: &str) -> Command {
     let own = Path::new(env!("CARGO_BIN_EXE_kpack")).parent().unwrap().to_owned();
@@ -72,6 +84,7 @@ pub(crate) fn shell(tree: &Tree, line: &str) -> Command {
     let path = env::join_paths([own].into_iter().chain(env::split_paths(&path))).unwrap();
     let mut shell = Command::new("sh");
     shell.args(["-c", line]).current_dir(tree.root()).stdin(Stdio::null()).env("PATH", path);
+    without_configuration(&mut shell, tree);
     shell
 }
 

@@ -33,6 +33,16 @@ pub(crate) fn binary_wheel() -> Wheel {
     Wheel::new(FAT).member("vec/__init__.py", "answer = 42\n").member("vec/_vec.so", binary())
 }
 
+/// Bytes that cannot be compressed.
+pub(crate) fn noise(count: usize) -> Vec<u8> {
+    let mut state = 1_u64;
+    let mut next = || {
+        state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+        (state >> 56) as u8
+    };
+    (0..count).map(|_| next()).collect()
+}
+
 /// The members of a wheel, their modes and bytes.
 pub(crate) fn members(wheel: &Path) -> BTreeMap<String, (u32, Vec<u8>)> {
     let mut zip = ZipArchive::new(File::open(wheel).unwrap()).unwrap();
