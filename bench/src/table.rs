@@ -134,7 +134,7 @@ pub(crate) const GROUPS: &[Group] = &[
                 what: "Verify the result",
                 reference: ("`cat`, `zstd -t`, on all cores", "find recombined -type f -print0 | xargs -0 -P $(nproc) -n 64 cat
                     find frames -type f -print0 | xargs -0 -P $(nproc) -n 1 zstd -tq"),
-                own: "kpack verify --quiet --artifacts-dir recombined",
+                own: "kpack verify --quiet recombined",
                 bounds: &[Wall(1.2), Memory(150.0)],
                 hashes: true,
                 ..ROW

@@ -10,8 +10,8 @@ use kpack_format::archive::{Archive, Toc};
 use kpack_format::manifest::Manifest;
 use kpack_format::marker::{MAX_SIZE, Marker};
 use kpack_format::offload_bundle::Bundle;
-use kpack_format::raw_map;
-use kpack_format::tensile::Library;
+use kpack_format::unstable::raw_map;
+use kpack_format::unstable::tensile::Library;
 use rocm_kpack::{Cache, Environment, Request};
 
 /// A code object may truthfully be large; here that would only cost time. Sizes that the bytes cannot

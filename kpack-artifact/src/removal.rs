@@ -10,7 +10,8 @@ use kpack_core::publish::Identity;
 use kpack_core::words::{bytes, list};
 use kpack_core::{Error, Finding, Severity, ids, interrupt};
 use kpack_format::names::{archive_ends, is_archive, is_manifest};
-use kpack_format::{Delivery, TargetId, target_names};
+use kpack_format::unstable::target_names;
+use kpack_format::{Delivery, TargetId};
 use kpack_split::trim::Keep;
 
 use kpack_tree::databases::copy_of;

@@ -9,9 +9,10 @@ use std::fs;
 use std::io::{self, BufReader, Seek};
 use std::path::Path;
 
+use kpack_format::TargetId;
 use kpack_format::offload_bundle::{self, Bundle};
-use kpack_format::raw_map::{self, Key};
-use kpack_format::{TargetId, target_names};
+use kpack_format::unstable::raw_map::{self, Key};
+use kpack_format::unstable::target_names;
 
 use kpack_core::files::bundle_error;
 use kpack_core::{Error, ids};

@@ -30,6 +30,14 @@
 mod hip;
 pub mod object_file;
 
+/// For kpack's own crates, which look into objects and trim them. It is no part of the interface: it may change in any
+/// release.
+#[doc(hidden)]
+pub mod internal {
+    pub use crate::object_file::launch::launch_watched;
+    pub use crate::object_file::resize::{FatObjects, ResizedObjects};
+    pub use crate::object_file::unlinked::{DeviceObject, Unlinked, device_code};
+}
+
 pub use hip::{Hip, Library};
-pub use kpack_core::archives::PackedCode;
 pub use kpack_core::{DebugInfo, Error, Spirv, Storage, ids, report};

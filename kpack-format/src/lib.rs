@@ -52,13 +52,10 @@ mod message_pack;
 pub mod names;
 pub mod offload_binary;
 pub mod offload_bundle;
-pub mod raw_map;
 mod reason;
 mod selection;
-mod spelling;
 pub mod target_id;
-pub mod target_names;
-pub mod tensile;
+pub mod unstable;
 
 pub use code_id::{CodeId, code_id};
 pub use digest::Blake3;

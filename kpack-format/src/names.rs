@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 
 use crate::TargetId;
 use crate::digest::{Blake3, hex};
-use crate::spelling::FEATURES;
+use crate::unstable::spelling::FEATURES;
 
 /// Stands for the target ID in a search path.
 pub const GFXARCH: &str = "@GFXARCH@";

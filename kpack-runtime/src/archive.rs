@@ -197,7 +197,7 @@ impl Archive {
     pub(crate) fn load_into<M: Memory>(&self, kernel: &str, target: &str) -> Result<M, Error> {
         let room = |size| match self.toc().scheme {
             Scheme::None => M::zeroed(size),
-            Scheme::ZstdPerKernel => M::with_capacity(size),
+            _ => M::with_capacity(size),
         };
         Scratch::with(|scratch| self.load_with(scratch, kernel, target, &room))
     }
@@ -221,7 +221,7 @@ impl Archive {
                 self.compare(memory.written(), stored)?;
                 Ok(memory)
             }
-            Scheme::ZstdPerKernel => match self.mapped(offset, size) {
+            _ => match self.mapped(offset, size) {
                 Some(frame) => self.decompress(&mut scratch.decoder, frame, stored, room),
                 None => {
                     let frame = scratch.frame(size).ok_or(Error::OutOfMemory { size })?;

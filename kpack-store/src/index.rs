@@ -4,7 +4,8 @@ use std::collections::BTreeSet;
 use std::path::Path;
 
 use kpack_format::names::{fold_case, in_package_name};
-use kpack_format::{Selection, TargetId, target_names};
+use kpack_format::unstable::target_names;
+use kpack_format::{Selection, TargetId};
 use serde::{Deserialize, Serialize};
 
 use kpack_artifact::names::{self, is_file_name};

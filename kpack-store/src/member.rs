@@ -8,8 +8,9 @@ use std::io::{self, BufReader, Read};
 use std::path::{Path, PathBuf};
 
 use kpack_core::platform::OsStrExt;
+use kpack_format::TargetId;
 use kpack_format::digest::hex;
-use kpack_format::{TargetId, target_names};
+use kpack_format::unstable::target_names;
 use sha2::{Digest as _, Sha256};
 use tar::EntryType;
 use zstd::stream::read::Decoder;

@@ -8,8 +8,9 @@ use std::sync::Arc;
 use kpack_core::files::with_slashes;
 use kpack_core::platform::{FileExt, SharedInode, shared_inode};
 use kpack_core::publish::Identity;
-use kpack_format::tensile::Library;
-use kpack_format::{TargetId, target_names};
+use kpack_format::TargetId;
+use kpack_format::unstable::target_names;
+use kpack_format::unstable::tensile::Library;
 use walkdir::DirEntry;
 
 use crate::content::FileContent;

@@ -9,7 +9,7 @@ use std::path::Path;
 use kpack_format::TargetId;
 use kpack_format::code_object::CodeObject;
 use kpack_format::offload_bundle::Bundle;
-use kpack_format::tensile::Library;
+use kpack_format::unstable::tensile::Library;
 
 use crate::kernel_cache::Unreadable;
 use kpack_core::files::{SharedFile, bundle_error, failed_code_object};

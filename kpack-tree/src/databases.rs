@@ -11,7 +11,8 @@ use std::path::{Path, PathBuf};
 
 use kpack_core::words::counted;
 use kpack_core::{DebugInfo, Finding, Severity, ids};
-use kpack_format::{TargetId, target_names};
+use kpack_format::TargetId;
+use kpack_format::unstable::target_names;
 
 use crate::data_file::uncompressed;
 use crate::place::{ForAll, Merge, MustMatch, Place, matches_pattern};

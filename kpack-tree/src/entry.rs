@@ -10,7 +10,7 @@ use kpack_core::publish::Identity;
 use kpack_core::{Error, Finding};
 use kpack_format::TargetId;
 use kpack_format::names::is_manifest;
-use kpack_format::tensile::Library;
+use kpack_format::unstable::tensile::Library;
 use kpack_split::input::{ClosedBinary, LinkedBinary};
 
 use crate::databases::for_all;

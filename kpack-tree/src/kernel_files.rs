@@ -7,7 +7,8 @@ use std::sync::Arc;
 
 use kpack_core::Error;
 use kpack_core::publish::is_name_part;
-use kpack_format::{TargetId, target_names};
+use kpack_format::TargetId;
+use kpack_format::unstable::target_names;
 
 use crate::databases::DATABASES;
 use crate::place::{Place, matches_pattern};

@@ -1,6 +1,6 @@
 //! How the files of Tensile's libraries are called: those of rocBLAS, hipBLASLt and hipSPARSELt.
 
-use kpack_format::target_names;
+use kpack_format::unstable::target_names;
 
 use crate::data_file::uncompressed;
 use crate::place::{ForAll, Merge, MustMatch, Place};

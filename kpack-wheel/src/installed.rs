@@ -8,7 +8,8 @@ use std::io::{ErrorKind, Read};
 use std::path::{Component, Path, PathBuf};
 use std::str::FromStr;
 
-use kpack_format::{Delivery, TargetId, target_names};
+use kpack_format::unstable::target_names;
+use kpack_format::{Delivery, TargetId};
 use pep440_rs::Version;
 use pep508_rs::{MarkerEnvironment, MarkerEnvironmentBuilder, PackageName};
 

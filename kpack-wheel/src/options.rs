@@ -7,6 +7,7 @@ use kpack_artifact::packaging::misnamed;
 use kpack_core::Error;
 use kpack_core::Storage;
 use kpack_format::TargetId;
+use kpack_format::unstable::spelling;
 use kpack_tree::kernel_files::KernelFiles;
 
 /// What to split, and how: the arguments of `kpack wheel split`.
@@ -116,7 +117,7 @@ impl FromStr for DeviceGroup {
         let refuse = |reason: String| Error::usage(format!("group `{name}`: {reason}"));
         let mut known: Vec<TargetId> = Vec::new();
         for text in processors.split(',') {
-            let target = TargetId::named(text).map_err(|error| refuse(error.to_string()))?;
+            let target = spelling::read_target(text).map_err(|error| refuse(error.to_string()))?;
             if target.features().next().is_some() {
                 let processor = target.processor();
                 let text = format!(

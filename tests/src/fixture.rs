@@ -31,7 +31,7 @@ use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write as _;
 use std::fs;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
@@ -45,7 +45,8 @@ pub use tiny::{tiny, tiny_dll};
 pub use wheel::Wheel;
 pub use windows::{WINDOWS_LINKERS, WindowsBuild, WindowsLinker, runs_windows_programs, walk};
 
-use crate::process::{run, try_run};
+use crate::bytes;
+use crate::process::try_run;
 use crate::tree::Tree;
 
 /// The kind of file to link.
@@ -120,8 +121,8 @@ pub fn stub_hip(library: &Path, flags: &[impl AsRef<OsStr>]) -> Result<()> {
     try_run(cc.args(flags).arg("-ldl")).map(drop)
 }
 
-/// Builds the library `output` of this C code. It needs the libraries `needed`, and not the C library, and finds others
-/// beside itself.
+/// Builds the library `output` of this C code. It needs the libraries `needed`, which have a soname, and not the C library,
+/// and finds others beside itself.
 ///
 /// # Panics
 /// The compiler is missing or fails.
@@ -131,9 +132,15 @@ pub fn stub_library(output: &Path, code: &str, needed: &[&Path]) {
     fs::create_dir_all(output.parent().unwrap()).unwrap();
     let name = output.file_name().unwrap().display();
     let mut cc = Command::new("cc");
-    cc.args(["-shared", "-fPIC", "-nostdlib"]).arg(scratch.path("stub.c"));
+    cc.args(["-shared", "-fPIC", "-nostdlib", "stub.c"]).current_dir(scratch.root());
     cc.arg(format!("-Wl,-soname,{name},-rpath,$ORIGIN,--no-as-needed"));
-    run(cc.args(needed).arg("-o").arg(output));
+    let mut input = kept::Input::new(cc.get_program());
+    cc.get_args().for_each(|argument| input.add(argument.as_encoded_bytes()));
+    input.add(code);
+    needed.iter().for_each(|library| input.add(fs::read(library).unwrap()));
+    let output = std::path::absolute(output).unwrap();
+    cc.args(needed).arg("-o").arg(&output);
+    kept::write(&input, &output, || try_run(&mut cc).map(drop)).unwrap();
 }
 
 /// Describes and builds a binary with device code.
@@ -142,6 +149,7 @@ pub struct FatLibrary {
     kind: Kind,
     compiler: OsString,
     flags: Vec<OsString>,
+    libraries: Vec<PathBuf>,
     red_zones: bool,
     without_wrappers: bool,
     wrappers: Vec<(Storage, Vec<TargetCode>)>,
@@ -164,6 +172,7 @@ impl FatLibrary {
             kind: Kind::Shared,
             compiler: "cc".into(),
             flags: Vec::new(),
+            libraries: Vec::new(),
             red_zones: false,
             without_wrappers: false,
             wrappers: Vec::new(),
@@ -208,6 +217,13 @@ impl FatLibrary {
     pub fn flag(mut self, flag: impl Into<OsString>) -> Self {
         self.flags.push(flag.into());
         self
+    }
+
+    /// Links it with a library, which must have a soname, and which the dynamic linker finds by this path.
+    pub fn linked_with(self, library: impl Into<PathBuf>, search_path: &str) -> Self {
+        let mut linked = self.flag(format!("-Wl,--no-as-needed,-rpath,{search_path}"));
+        linked.libraries.push(library.into());
+        linked
     }
 
     /// Puts gaps between the wrappers, as AddressSanitizer does.
@@ -255,7 +271,10 @@ impl FatLibrary {
         if let Some(directory) = output.parent() {
             fs::create_dir_all(directory)?;
         }
-        let is_file = |flag: &OsString| flag.as_encoded_bytes().contains(&b'/');
+        let is_file = |flag: &OsString| {
+            let flag = flag.as_encoded_bytes();
+            flag.contains(&b'/') && !bytes::contains(flag, "$ORIGIN")
+        };
         if self.flags.iter().any(is_file) {
             return self.compile(&output);
         }
@@ -272,6 +291,9 @@ impl FatLibrary {
         for (name, bytes) in self.sources()? {
             input.add(name);
             input.add(bytes);
+        }
+        for library in &self.libraries {
+            input.add(fs::read(library)?);
         }
         if !self.kernels.is_empty() {
             input.add(include_bytes!("start.h"));
@@ -295,7 +317,8 @@ impl FatLibrary {
         if !self.kernels.is_empty() {
             command.arg("start.c");
         }
-        try_run(command.args(&self.flags).arg("-o").arg(target))?;
+        command.args(&self.flags).args(&self.libraries);
+        try_run(command.arg("-o").arg(target))?;
         if self.kind == Kind::StaticLibrary {
             let _ = fs::remove_file(output);
             try_run(Command::new("ar").arg("rcsD").arg(output).arg(target))?;

@@ -7,6 +7,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 
 use kpack_format::names::fold_case;
+use kpack_format::unstable::spelling;
 use kpack_format::{Delivery, TargetId};
 use serde::Deserialize;
 use serde_ignored::Path as KeyPath;
@@ -212,7 +213,7 @@ impl Configuration {
             for (index, text) in group.architectures.iter().enumerate() {
                 let index = index.to_string();
                 let at = [&at[..], &[&index]].concat();
-                let target = TargetId::family(text).map_or_else(|| TargetId::named(text), Ok);
+                let target = TargetId::family(text).map_or_else(|| spelling::read_target(text), Ok);
                 let target = target.map_err(|error| self.refuse(&at, error))?;
                 if architectures.contains(&target) {
                     let text = format!("{target} is in group `{name}` already");
@@ -259,7 +260,7 @@ impl Configuration {
 
 /// The target that a group of other targets is named after.
 pub fn misnamed(name: &str, targets: &[TargetId]) -> Option<TargetId> {
-    let named = TargetId::family(name).or_else(|| TargetId::named(name).ok())?;
+    let named = TargetId::family(name).or_else(|| spelling::read_target(name).ok())?;
     let is_in = |target: &TargetId| named.needs(target, Delivery::Archive) || named.covers(target);
     (!targets.iter().any(is_in)).then_some(named)
 }

@@ -9,6 +9,7 @@ use std::path::Path;
 
 use kpack_format::TargetId;
 use kpack_format::names::is_object;
+use kpack_format::unstable::spelling;
 
 use super::read::{Generic, Inputs};
 use super::{Finding, Severity};
@@ -24,12 +25,12 @@ pub(super) fn check(inputs: &Inputs<'_>) -> Result<Vec<Finding>, Error> {
     findings.extend(inputs.generics.iter().flat_map(split_before_link));
     if let Some((first, others)) = inputs.generics.split_first() {
         for other in others {
-            findings.extend(host_files::compare(inputs, &first.tree, &other.tree)?);
+            findings.extend(host_files::check_host_files(inputs, &first.tree, &other.tree)?);
         }
         findings.extend(hosts_are_split(inputs, first)?);
     }
     for (target, trees) in &inputs.device {
-        findings.extend(duplicates::compare(inputs, target, trees)?);
+        findings.extend(duplicates::check_duplicates(inputs, target, trees)?);
     }
     Ok(findings)
 }
@@ -84,7 +85,7 @@ fn missing_finding(inputs: &Inputs<'_>, group: &TargetGroup, missing: &[&TargetI
         group.name,
         by_shard.collect::<Vec<_>>().join("; ")
     );
-    for target in missing.iter().filter(|target| !target.is_known()) {
+    for target in missing.iter().filter(|target| !spelling::is_known(target)) {
         text += &format!("; {target} is not a known processor");
     }
     let severity = if component.validation().error_on_missing_architecture {

@@ -1,7 +1,8 @@
 //! Target-specific host files, such as the plugins of a library: only the shard that builds for the
 //! target has them.
 
-use kpack_format::{TargetId, target_names};
+use kpack_format::TargetId;
+use kpack_format::unstable::target_names;
 
 use super::read::Inputs;
 use crate::tree::Tree;

@@ -50,7 +50,7 @@ pub(super) fn trees(paths: &[PathBuf], leftovers: &mut Vec<PathBuf>) -> Result<M
             for prefix in manifest_txt::read(&artifact)? {
                 let directory = artifact.join(&prefix);
                 if directory.is_dir() {
-                    let module = manifest_txt::module(&prefix);
+                    let module = manifest_txt::module_name(&prefix);
                     tree.prefix(&directory, &databases, Some(module), &[])?;
                 }
             }
@@ -58,13 +58,6 @@ pub(super) fn trees(paths: &[PathBuf], leftovers: &mut Vec<PathBuf>) -> Result<M
         tree.end_shard();
     }
     Ok(tree)
-}
-
-/// The files of the host, one list per shard, and those of each target.
-#[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Files {
-    pub(super) hosts: Vec<Vec<PathBuf>>,
-    pub(super) targets: BTreeMap<String, Vec<PathBuf>>,
 }
 
 /// Identifies a row.
@@ -106,10 +99,6 @@ pub(super) struct Measured {
     sampled: BTreeSet<PathBuf>,
     /// What is worth saying about the archives.
     pub(super) findings: Vec<Finding>,
-    /// The files, in the order of their paths.
-    pub(super) files: Files,
-    /// The host's files in the current shard.
-    host_files: Vec<PathBuf>,
 }
 
 impl Measured {
@@ -127,7 +116,6 @@ impl Measured {
     }
 
     fn end_shard(&mut self) {
-        self.files.hosts.push(std::mem::take(&mut self.host_files));
         for (key, size) in std::mem::take(&mut self.of_shard) {
             let most = self.hosts.entry(key).or_default();
             *most = size.max(*most);
@@ -162,24 +150,9 @@ impl Measured {
             let metadata = path.symlink_metadata();
             let metadata = metadata.map_err(|e| Error::io(&path, "read", e))?;
             self.newest = self.newest.max(metadata.mtime());
-            self.list(&path, &entry.class);
             self.file(&path, &entry, size, module.as_deref())?;
         }
         Ok(())
-    }
-
-    /// Adds a file to the package that it belongs to.
-    fn list(&mut self, path: &Path, class: &Class) {
-        let target = match class {
-            Class::Target { target, .. } => Some(target),
-            Class::Unknown { target, .. } => target.as_ref(),
-            Class::Fat | Class::Split | Class::Host => None,
-        };
-        let files = match target {
-            Some(target) => self.files.targets.entry(target.to_string()).or_default(),
-            None => &mut self.host_files,
-        };
-        files.push(path.to_owned());
     }
 
     fn file(

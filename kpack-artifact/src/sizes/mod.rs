@@ -6,7 +6,6 @@
 
 mod debug;
 mod measure;
-mod packed;
 
 use std::collections::BTreeMap;
 use std::path::PathBuf;
@@ -15,10 +14,9 @@ use kpack_format::{Delivery, TargetId};
 use serde::Serialize;
 
 use kpack_core::{Error, Finding};
-use measure::{Files, RowKey};
+use measure::RowKey;
 
 pub use debug::debug_note;
-pub use packed::Packing;
 
 /// The sizes of trees.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
@@ -38,9 +36,6 @@ pub struct Sizes {
     pub leftovers: Vec<PathBuf>,
     /// What is worth saying about the archives.
     pub findings: Vec<Finding>,
-    /// The files of `after`.
-    #[serde(skip)]
-    files: Files,
 }
 
 /// The bytes of one binary for one target.
@@ -69,9 +64,6 @@ pub struct Machine {
     pub before: u64,
     /// Bytes after the split.
     pub after: u64,
-    /// Bytes of the packages after the split, if they were [measured](Sizes::pack): a host package, and one
-    /// for each target.
-    pub packed: Option<u64>,
 }
 
 /// Level of detail of a table.
@@ -137,7 +129,6 @@ pub fn measure(after: &[PathBuf], before: &[PathBuf]) -> Result<Sizes, Error> {
         newest,
         leftovers,
         findings: split.findings,
-        files: split.files,
     })
 }
 
@@ -159,7 +150,6 @@ fn machines(rows: &[Row], hosts: (u64, u64)) -> Vec<Machine> {
             target: target.to_string(),
             before,
             after: hosts.1 + own.map(|(_, sum)| sum.1).sum::<u64>(),
-            packed: None,
         }
     };
     targets.map(machine).collect()
@@ -171,31 +161,6 @@ fn target(text: &str) -> Option<TargetId> {
 }
 
 impl Sizes {
-    /// Measures how many bytes each machine downloads, by compressing what is [in `after`](measure). Code in fat
-    /// binaries counts for the host, like the rest of such a file.
-    ///
-    /// # Errors
-    /// [`Error::Io`], also if the program that compresses is missing or fails.
-    pub fn pack(&mut self, packing: Packing) -> Result<(), Error> {
-        let hosts = self.files.hosts.iter().map(|files| packing.size(files));
-        let host = hosts.collect::<Result<Vec<u64>, _>>()?.into_iter().max();
-        let mut targets: BTreeMap<TargetId, u64> = BTreeMap::new();
-        for (name, files) in &self.files.targets {
-            if let Some(target) = target(name) {
-                *targets.entry(target).or_default() += packing.size(files)?;
-            }
-        }
-        for machine in &mut self.machines {
-            let target = target(&machine.target);
-            let needs = |found: &TargetId| {
-                target.as_ref().is_some_and(|target| target.needs(found, Delivery::Archive))
-            };
-            let own = targets.iter().filter(|(found, _)| needs(found));
-            machine.packed = Some(host.unwrap_or(0) + own.map(|(_, size)| size).sum::<u64>());
-        }
-        Ok(())
-    }
-
     /// Bytes before and after.
     pub fn total(&self) -> (u64, u64) {
         let add = |(before, after): (u64, u64), row: &Row| (before + row.before, after + row.after);

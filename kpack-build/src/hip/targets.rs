@@ -1,6 +1,7 @@
 //! The GPU targets of a build.
 
 use kpack_format::TargetId;
+use kpack_format::unstable::spelling;
 
 use super::environment::Environment;
 use super::options::Hip;
@@ -19,7 +20,8 @@ pub(super) fn targets(hip: &Hip, environment: &Environment) -> Result<Vec<Target
         if name.is_empty() {
             continue;
         }
-        let target = TargetId::named(name).map_err(|error| Error::usage(error.to_string()))?;
+        let target =
+            spelling::read_target(name).map_err(|error| Error::usage(error.to_string()))?;
         if !targets.contains(&target) {
             targets.push(target);
         }

@@ -21,15 +21,15 @@
 mod arguments;
 mod examine;
 mod input;
-mod launch;
+pub(crate) mod launch;
 mod layout;
 mod options;
 mod plan;
 mod relocatable;
-mod resize;
+pub(crate) mod resize;
 mod static_library;
 mod symbols;
-mod unlinked;
+pub(crate) mod unlinked;
 mod window;
 mod wrappers;
 
@@ -44,7 +44,6 @@ use kpack_format::manifest::Manifest;
 use kpack_format::names::{Group, KernelName, ObjectName};
 
 use kpack_core::Error;
-use kpack_core::archives::Spirv;
 use kpack_core::parallel;
 
 use input::ObjectInput;
@@ -54,11 +53,8 @@ use kpack_core::archives::{
 use kpack_core::publish::{Batch, CreatedDirectories, Directory, Transaction, Update, stem_of};
 use kpack_core::report::{Progress, Report};
 
-pub use kpack_format::names::is_object;
-pub use launch::{launch, launch_watched};
+pub use launch::launch;
 pub use options::Options;
-pub use resize::{FatObjects, ResizedObjects};
-pub use unlinked::{DeviceObject, Unlinked};
 
 /// Splits objects and static libraries. Host-only files of the same names go to
 /// [`Options::output_dir`], archives and manifest to `.kpack` in it. Files without device code and
@@ -119,15 +115,6 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
     let debug_files = debug_files.into_batch();
     apply((directory, debug_files), &group, &files, archives, &mut report)?;
     Ok(report)
-}
-
-/// The device code of an object, or of each member of a static library that has some.
-///
-/// # Errors
-/// [`Error::Refused`] for damaged or unsupported device code; [`Error::Io`].
-pub fn device_code(path: &Path) -> Result<Vec<PackedCode>, Error> {
-    let units = ObjectInput::read(path, &[], Spirv::Archive)?.units.into_iter();
-    Ok(units.map(|unit| unit.code).collect())
 }
 
 /// Name of the archives' directory in the output directory.

@@ -5,11 +5,13 @@ use std::io::ErrorKind;
 use std::path::Path;
 
 use kpack_core::Error;
+use kpack_core::archives::{PackedCode, Spirv};
 use kpack_core::elf::{BinaryError, DeviceSection, ReadAt};
 use kpack_core::files::{FileKind, binary_error, identify};
 use kpack_format::offload_binary::{self, OffloadImage};
 use object::LittleEndian as LE;
 
+use super::input::ObjectInput;
 use super::relocatable::Relocatable;
 use super::static_library;
 use super::window::Window;
@@ -135,4 +137,13 @@ fn device_object(
         has_wrappers: has_wrappers && !is_for_device_link,
         images,
     }))
+}
+
+/// The device code of an object, or of each member of a static library that has some.
+///
+/// # Errors
+/// [`Error::Refused`] for damaged or unsupported device code; [`Error::Io`].
+pub fn device_code(path: &Path) -> Result<Vec<PackedCode>, Error> {
+    let units = ObjectInput::read(path, &[], Spirv::Archive)?.units.into_iter();
+    Ok(units.map(|unit| unit.code).collect())
 }

@@ -11,6 +11,7 @@ use crate::create::{CreateOptions, Kernel, create};
 use clap::Args;
 use kpack_core::{Error, files, ids, shown};
 use kpack_format::TargetId;
+use kpack_format::unstable::spelling;
 use serde::Deserialize;
 
 use super::output::{self, Text, count, size};
@@ -35,7 +36,7 @@ pub(super) struct Arguments {
     #[arg(value_name = "ARCHIVE.kpack")]
     archive: PathBuf,
     /// Target that the files are for
-    #[arg(long, value_name = "TARGET", value_parser = TargetId::named, required_unless_present = "from")]
+    #[arg(long, value_name = "TARGET", value_parser = spelling::read_target, required_unless_present = "from")]
     pub(super) arch: Option<TargetId>,
     /// Name of the group in the archive's index. Default: the file name without the target
     #[arg(long, value_name = "NAME")]
@@ -165,7 +166,8 @@ struct ListedKernel {
 /// What the file of `--from` names.
 fn listed(arguments: &Arguments, path: &Path) -> Result<CreateOptions, Error> {
     let refused = |reason: String| Error::rejected(ids::BAD_CONFIGURATION, path, reason);
-    let target = |name: &String| TargetId::named(name).map_err(|error| refused(error.to_string()));
+    let target =
+        |name: &String| spelling::read_target(name).map_err(|error| refused(error.to_string()));
     let file: File = files::open(path)?;
     let read = serde_json::from_reader(BufReader::new(file));
     let list: List = read.map_err(|error| match error.io_error_kind() {

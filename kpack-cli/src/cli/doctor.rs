@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use kpack_format::TargetId;
+use kpack_format::unstable::spelling;
 
 use super::output::{self, Text, count, size};
 use super::print::print;
@@ -38,7 +39,7 @@ Examples:
 pub(super) struct Arguments {
     /// GPU to check for, such as gfx942. Default: every GPU of this machine. Can be repeated; commas separate GPUs as
     /// well. A target without features, such as gfx90a, stands for any variant
-    #[arg(long, value_name = "TARGET", value_parser = TargetId::named, value_delimiter = ',')]
+    #[arg(long, value_name = "TARGET", value_parser = spelling::read_target, value_delimiter = ',')]
     pub(super) arch: Vec<TargetId>,
     /// Only print this machine's GPUs, such as gfx942, one per line, to choose a package, image or archive
     #[arg(long, conflicts_with_all = ["arch", "paths"])]

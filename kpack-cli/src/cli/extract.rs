@@ -13,6 +13,7 @@ use kpack_core::interrupt::Watched;
 use kpack_core::platform::{is_file_name, name_key};
 use kpack_format::TargetId;
 use kpack_format::names::{FileNames, KernelName};
+use kpack_format::unstable::spelling;
 use serde::Serialize;
 
 use super::output::{self, Text};
@@ -26,15 +27,12 @@ use kpack_core::{Error, ids};
 
 /// Extract code objects from a binary, object, static library, archive or offload bundle
 #[derive(Debug, Args)]
-#[command(
-    visible_alias = "unbundle",
-    after_help = "\
+#[command(after_help = "\
 Examples:
   Extract one code object:
     kpack extract lib/.kpack/vec_lib_gfx1100.kpack --kernel lib/libvec.so#0 --arch gfx1100 -o vec.hsaco
   Extract all code objects for one GPU:
-    kpack unbundle lib/librccl.so --gfx-arch gfx1250 --output-dir unbundled"
-)]
+    kpack extract lib/librccl.so --arch gfx1250 --output-dir code")]
 pub(super) struct Arguments {
     /// Binary, object, static library, archive, offload bundle or code object
     file: PathBuf,
@@ -44,7 +42,7 @@ pub(super) struct Arguments {
     kernel: Option<String>,
     /// GPU target. gfx90a also selects gfx90a:xnack+ and gfx90a:xnack-; gfx90a:xnack+ also selects plain gfx90a.
     /// Generic code for the processor is always selected
-    #[arg(long, visible_alias = "gfx-arch", value_name = "TARGET", value_parser = TargetId::named)]
+    #[arg(long, value_name = "TARGET", value_parser = spelling::read_target)]
     pub(super) arch: Option<TargetId>,
     /// File to write, if only one code object is selected; `-` is standard output
     #[arg(long, short, value_name = "OUT", required_unless_present = "output_dir")]

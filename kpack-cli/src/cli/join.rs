@@ -6,6 +6,7 @@ use std::str::FromStr;
 use clap::Args;
 use kpack_format::TargetId;
 use kpack_format::target_id::ParseTargetIdError;
+use kpack_format::unstable::spelling;
 use rocm_kpack::KFD_NODES;
 use rocm_kpack::agents;
 
@@ -55,7 +56,11 @@ impl FromStr for Architecture {
     type Err = ParseTargetIdError;
 
     fn from_str(name: &str) -> Result<Self, Self::Err> {
-        if name == "native" { Ok(Self::Native) } else { TargetId::named(name).map(Self::Target) }
+        if name == "native" {
+            Ok(Self::Native)
+        } else {
+            spelling::read_target(name).map(Self::Target)
+        }
     }
 }
 

@@ -9,7 +9,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use super::signals;
 use super::storage::Compression;
 use clap::Args;
-use kpack_build::object_file::{self, Options};
+use kpack_build::internal::launch_watched;
+use kpack_build::object_file::Options;
 use kpack_core::Error;
 
 /// Run a compiler, and split the object that it writes
@@ -56,7 +57,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let compiler = Arc::new(AtomicU32::new(NONE));
     signals::pass_on(compiler.clone())
         .map_err(|e| Error::Compiler(format!("cannot watch signals: {e}")))?;
-    let status = object_file::launch_watched(&options, &arguments.command, &|running| {
+    let status = launch_watched(&options, &arguments.command, &|running| {
         let running = running.unwrap_or(NONE);
         compiler.store(running, Ordering::SeqCst);
         // A signal that came before that has found no compiler.

@@ -22,9 +22,6 @@ pub(super) struct Arguments {
     /// Archive
     #[arg(value_name = "FILE.kpack")]
     file: PathBuf,
-    /// Print only the totals
-    #[arg(long)]
-    summary: bool,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
@@ -47,13 +44,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         ));
     };
     if print().json {
-        let mut json = serde_json::json!(archive);
-        if arguments.summary
-            && let Some(all) = json.as_object_mut()
-        {
-            all.remove("kernels");
-        }
-        output::json(&json)?;
+        output::json(&archive)?;
         return Ok(ExitCode::SUCCESS);
     }
     let entries = archive.entries().into_iter();
@@ -72,9 +63,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         ]
     });
     let mut text = Text::default();
-    if !arguments.summary {
-        text.table(0, &["kernel", "target", ">size", ">stored", "how"], rows);
-    }
+    text.table(0, &["kernel", "target", ">size", ">stored", "how"], rows);
     text.line(format_args!(
         "{}, {}: {}",
         archive.toc.group_name,

@@ -9,7 +9,7 @@ use clap::Args;
 
 use super::output::{self, Text, size};
 use super::print::print;
-use kpack_artifact::sizes::{self, Depth, Packing, Row, Sizes};
+use kpack_artifact::sizes::{self, Depth, Row, Sizes};
 use kpack_core::publish;
 use kpack_core::{Error, Finding, Severity, ids};
 use kpack_split::{leftover, source_date};
@@ -23,8 +23,6 @@ use kpack_split::{leftover, source_date};
 Examples:
   Compare packages with the artifacts that they were made from:
     kpack report recombined --before artifacts
-  Report what a machine with each GPU downloads:
-    kpack report prefix --packed xz
   Write a page with a treemap:
     kpack report /opt/rocm --html sizes.html
 
@@ -39,9 +37,6 @@ pub(super) struct Arguments {
     /// Level of detail of the table
     #[arg(long, value_enum, default_value_t = Depth::Binary)]
     by: Depth,
-    /// Also report what a machine downloads, by compressing its files as a package manager does. This is slow
-    #[arg(long, value_enum, value_name = "FORMAT")]
-    packed: Option<Packing>,
     /// Write a self-contained page with a table and treemaps to FILE
     #[arg(long, value_name = "FILE")]
     html: Option<PathBuf>,
@@ -65,9 +60,6 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     }
     for note in sizes.findings.iter().filter(|_| !print().json) {
         output::complain_finding(note);
-    }
-    if let Some(packing) = arguments.packed {
-        sizes.pack(packing)?;
     }
     // Makes the page reproducible.
     if let Some(seconds) = source_date(Some)? {
@@ -145,10 +137,8 @@ fn text(sizes: &Sizes, depth: Depth) -> Text {
     let unpacked = if sizes.before_was_measured { "" } else { " unpacked" };
     for machine in &sizes.machines {
         let (before, after) = (machine.before, machine.after);
-        let packed = machine.packed.map(size);
-        let packed = packed.map_or_else(String::new, |packed| format!("; it downloads {packed}"));
         text.line(format_args!(
-            "a machine with {} has {} installed instead of {}{unpacked}: {}{packed}",
+            "a machine with {} has {} installed instead of {}{unpacked}: {}",
             machine.target,
             size(after),
             size(before),

@@ -19,7 +19,7 @@ use kpack_format::offload_bundle::Bundle;
 
 use crate::inspect::{
     self, Archive, Content, FatBinary, Inspection, SplitBinary, Unlinked, code_object_version,
-    format_of, is_present,
+    is_present,
 };
 use kpack_artifact::sizes::debug_note;
 use kpack_core::{Error, Finding, Severity, ids};
@@ -302,15 +302,14 @@ fn fat_binary(fat: &FatBinary, text: &mut Text) {
         vec![target.to_string(), code_objects.to_string(), size(bytes)]
     });
     let wrappers = fat.wrappers.iter().map(|(wrapper, bundle)| {
-        let (format, uncompressed_size) = format_of(bundle);
         let entries = bundle.entries.iter();
         let targets = entries.filter_map(|entry| Some(entry.id.target()?.to_string()));
         vec![
             wrapper.co_index.to_string(),
             format!("{:#x}", wrapper.bundle_offset),
-            format,
+            bundle.format.to_string(),
             size(bundle.size),
-            uncompressed_size.map_or_else(String::new, size),
+            bundle.format.uncompressed_size().map_or_else(String::new, size),
             Vec::from_iter(targets).join(" "),
         ]
     });
@@ -479,10 +478,10 @@ fn manifest_text(path: &Path, manifest: &Manifest, text: &mut Text) {
 fn bundle_text(bundle: &Bundle, text: &mut Text) {
     let entries = bundle.entries.iter();
     let rows = entries.map(|entry| vec![entry.id.to_string(), size(entry.size)]);
-    let (format, uncompressed_size) = format_of(bundle);
-    let uncompressed = uncompressed_size
-        .map_or_else(String::new, |bytes| format!(", {} uncompressed", size(bytes)));
-    text.line(format_args!("{format}{uncompressed}"));
+    let uncompressed = bundle.format.uncompressed_size();
+    let uncompressed =
+        uncompressed.map_or_else(String::new, |bytes| format!(", {} uncompressed", size(bytes)));
+    text.line(format_args!("{}{uncompressed}", bundle.format));
     text.table(2, &["entry", ">size"], rows);
 }
 

@@ -4,6 +4,7 @@ use std::process::ExitCode;
 
 use clap::Args;
 use kpack_format::TargetId;
+use kpack_format::unstable::spelling;
 
 use super::output;
 use kpack_core::{Error, Finding, Severity, ids};
@@ -24,7 +25,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
-    let named = arguments.names.iter().map(|name| TargetId::named(name));
+    let named = arguments.names.iter().map(|name| spelling::read_target(name));
     let named: Vec<TargetId> =
         named.collect::<Result<_, _>>().map_err(|error| Error::usage(error.to_string()))?;
     warn_of_unknown(&named);
@@ -40,7 +41,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
 
 /// Warns of targets that a user named, and that may be misspelled.
 pub(super) fn warn_of_unknown<'a>(targets: impl IntoIterator<Item = &'a TargetId>) {
-    for text in targets.into_iter().filter_map(TargetId::unknown_warning) {
+    for text in targets.into_iter().filter_map(spelling::unknown_warning) {
         output::complain_finding(&Finding::general(
             Severity::Warning,
             ids::UNKNOWN_PROCESSOR,

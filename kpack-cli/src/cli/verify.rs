@@ -5,8 +5,9 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use crate::trim;
-use clap::{ArgGroup, Args};
+use clap::Args;
 use kpack_format::TargetId;
+use kpack_format::unstable::spelling;
 
 use super::exit_codes::EXIT_CODES;
 use super::kernel_files::KernelFilesArguments;
@@ -23,7 +24,7 @@ use kpack_core::{Error, Severity};
 /// contain everything that belongs in it and nothing else; all artifacts of a component are checked together.
 /// --against compares every code object with the unsplit original, byte for byte, and everything else that is loaded.
 #[derive(Debug, Args)]
-#[command(after_help = EXIT_CODES, group = ArgGroup::new("verified").required(true).multiple(true))]
+#[command(after_help = EXIT_CODES)]
 pub(super) struct Arguments {
     /// Unsplit original to compare a single PATH with: a binary, an install prefix, an artifact
     /// directory, or a directory of artifact directories
@@ -31,21 +32,15 @@ pub(super) struct Arguments {
     against: Option<PathBuf>,
     /// GPU target for which each binary must have code; other targets may be missing. gfx90a also selects
     /// gfx90a:xnack+ and gfx90a:xnack-; gfx90a:xnack+ also selects plain gfx90a. Can be repeated
-    #[arg(long, value_name = "TARGET", value_parser = TargetId::named, value_delimiter = ',')]
+    #[arg(long, value_name = "TARGET", value_parser = spelling::read_target, value_delimiter = ',')]
     pub(super) arch: Vec<TargetId>,
     #[command(flatten)]
     kernel_files: KernelFilesArguments,
     /// Number of threads. Default: the number of processors
     #[arg(long, short, value_name = "N")]
     jobs: Option<NonZeroUsize>,
-    /// Directory of artifact directories; the same as a PATH
-    #[arg(long, value_name = "DIR", group = "verified")]
-    artifacts_dir: Option<PathBuf>,
-    /// Accepted for older scripts; no outside tool is needed
-    #[arg(long, value_name = "FILE", hide = true)]
-    clang_offload_bundler: Option<PathBuf>,
     /// Binaries, archives, manifests, or directories that contain them
-    #[arg(value_name = "PATH", group = "verified")]
+    #[arg(value_name = "PATH", required = true)]
     paths: Vec<PathBuf>,
 }
 
@@ -56,10 +51,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     options.targets.clone_from(&arguments.arch);
     let rules = arguments.kernel_files.rules()?;
     options.jobs = arguments.jobs;
-    let paths: Vec<PathBuf> =
-        arguments.paths.iter().chain(&arguments.artifacts_dir).cloned().collect();
     let bar = Bar::new(FILES);
-    let mut report = verify::verify_with_kernel_files(&paths, &options, &rules, &bar)?;
+    let mut report = verify::verify_with_kernel_files(&arguments.paths, &options, &rules, &bar)?;
     bar.finish();
     trim::explain_all(&mut report.findings);
 

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use clap::{Args, Subcommand};
 
 use kpack_format::TargetId;
+use kpack_format::unstable::spelling;
 use serde::Serialize;
 
 use super::exit_codes::EXIT_CODES;
@@ -76,7 +77,7 @@ struct Verify {
     #[arg(long, value_name = "FAT")]
     against: Option<PathBuf>,
     /// Require only the device wheels of this GPU; can be repeated. Default: all device wheels
-    #[arg(long, value_name = "TARGET", value_parser = TargetId::named, value_delimiter = ',')]
+    #[arg(long, value_name = "TARGET", value_parser = spelling::read_target, value_delimiter = ',')]
     arch: Vec<TargetId>,
     /// Number of threads. Default: the number of processors
     #[arg(long, short, value_name = "N")]

@@ -441,23 +441,28 @@ fn has_shim(image: &Image<File>) -> Result<bool, BinaryError> {
     Ok(image.has_note(SHIM_NOTE)? || needed.any(|name| name.starts_with(SHIM.as_bytes())))
 }
 
-/// The kernel databases of a library, and why parts of them cannot be listed: those that are named as it is, and the images
-/// of AOTriton, which PyTorch's libraries load.
-fn databases(path: &Path, directory: &Path) -> (Vec<Installed>, Vec<Finding>) {
+/// The kernel databases of a library, and the parts of them that this user may not list: those that are named as it is, and
+/// the images of AOTriton, which PyTorch's libraries load.
+fn databases(path: &Path, directory: &Path) -> Result<(Vec<Installed>, Vec<Finding>), Error> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
     let parent = directory.parent().unwrap_or(directory);
     let is_own = |database: &Database| name.contains(database.name) || database.name == "aotriton";
     let (mut found, unlisted) = databases::installed(&[directory, parent], &is_own);
     found.retain(|database| !database.targets.is_empty());
-    let unlisted = unlisted.into_iter().map(|error| {
+    let closed = |error| {
+        if !matches!(&error, Error::Io { source, .. } if source.kind() == ErrorKind::PermissionDenied)
+        {
+            return Err(error);
+        }
         let text = format!(
             "{}, so kpack cannot tell which GPUs the kernel database has files for",
             error.without_id()
         );
         let note = Finding::general(Severity::Note, error.id(), text);
-        note.with_help("run kpack as a user who may read it")
-    });
-    (found, unlisted.collect())
+        Ok(note.with_help("run kpack as a user who may read it"))
+    };
+    let unlisted: Result<_, _> = unlisted.into_iter().map(closed).collect();
+    Ok((found, unlisted?))
 }
 
 impl Binary {
@@ -486,8 +491,8 @@ impl Binary {
         };
         let prefix = name.and_then(|name| prefix_of(&path, &name));
         let directory = path.parent().unwrap_or(Path::new("/"));
-        // A database that cannot be listed keeps nothing else from being examined.
-        let (databases, unlisted) = databases(&path, directory);
+        // A database that this user may not list keeps nothing else from being examined.
+        let (databases, unlisted) = databases(&path, directory)?;
         Ok(Some(Self {
             prefix: prefix.unwrap_or_else(|| directory.to_owned()),
             path,

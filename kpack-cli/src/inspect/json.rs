@@ -13,10 +13,9 @@ use serde::{Serialize, Serializer};
 use serde_json::{Value, json};
 
 use super::{
-    Archive, Content, FatBinary, Inspection, SplitBinary, code_object_version, format_of,
-    is_present,
+    Archive, Content, FatBinary, Inspection, SplitBinary, code_object_version, is_present,
 };
-use kpack_build::object_file::Unlinked;
+use kpack_build::internal::Unlinked;
 use kpack_format::TargetId;
 use kpack_split::elf::{NoDeviceCode, SplitWrapper, Wrapper};
 use kpack_split::input::Kpack;
@@ -201,15 +200,14 @@ fn manifest(path: &Path, manifest: &Manifest) -> Value {
 }
 
 fn bundle(bundle: &Bundle) -> Value {
-    let (format, uncompressed_size) = format_of(bundle);
     let entries = bundle.entries.iter().map(|entry| {
         let target = entry.id.target().map(ToString::to_string);
         json!({"id": entry.id.to_string(), "target": target, "size": entry.size})
     });
     json!({
-        "format": format,
+        "format": bundle.format.to_string(),
         "size": bundle.size,
-        "uncompressed_size": uncompressed_size,
+        "uncompressed_size": bundle.format.uncompressed_size(),
         "entries": entries.collect::<Vec<Value>>(),
     })
 }

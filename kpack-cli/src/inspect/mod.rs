@@ -15,7 +15,7 @@ use std::path::{Path, PathBuf};
 use kpack_format::code_object::{CodeObject, CodeObjectError};
 use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::offload_binary::{self, OffloadImage};
-use kpack_format::offload_bundle::{Bundle, Format, Method};
+use kpack_format::offload_bundle::Bundle;
 use object::read::elf::ElfFile64;
 use object::{LittleEndian, Object as _, ObjectSymbol as _, ReadCache};
 
@@ -26,7 +26,7 @@ use kpack_split::input::{self, FileKind, LinkedBinary, offload_error};
 
 pub use archive::Archive;
 pub use code_objects::{CodeObjects, SelectedCode, TakeCode};
-pub use kpack_build::object_file::{DeviceObject, Unlinked};
+pub use kpack_build::internal::{DeviceObject, Unlinked};
 pub use kpack_split::input::{Kpack, Kpacks};
 pub use linked::{FatBinary, SplitBinary};
 pub use rocm_kpack::lookup::Rule;
@@ -146,21 +146,6 @@ fn kernels(file: BufReader<File>) -> Option<usize> {
     elf.dynamic_symbol_table()?;
     let names = elf.dynamic_symbols().filter_map(|symbol| symbol.name_bytes().ok());
     Some(names.filter(|name| name.ends_with(b".kd")).count())
-}
-
-/// How a bundle is stored, and its uncompressed size if it is compressed.
-pub(crate) fn format_of(bundle: &Bundle) -> (String, Option<u64>) {
-    match bundle.format {
-        Format::Plain => ("plain".to_owned(), None),
-        Format::CodeObject => ("code object".to_owned(), None),
-        Format::Compressed { version, method, uncompressed_size } => {
-            let method = match method {
-                Method::Zlib => "zlib",
-                Method::Zstd => "zstd",
-            };
-            (format!("CCOB {version}, {method}"), Some(uncompressed_size))
-        }
-    }
 }
 
 /// The code object version for an ABI version; `None` for an unknown one. ELFABIVERSION_AMDGPU_HSA_V2

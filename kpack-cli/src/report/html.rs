@@ -85,14 +85,6 @@ fn machines(sizes: &Sizes, before: &str) -> String {
         line(&mut text, "", &[&machine.target], (machine.before, machine.after));
     }
     text += "</table>\n";
-    let packed = sizes.machines.iter().filter_map(|machine| {
-        let size = bytes(machine.packed?);
-        Some(format!("{size} for {}", escape(&machine.target)))
-    });
-    let packed = Vec::from_iter(packed).join(", ");
-    if !packed.is_empty() {
-        let _ = writeln!(text, "<p>A machine downloads {packed}.</p>");
-    }
     text
 }
 

@@ -12,7 +12,8 @@ use kpack_core::publish::Directory;
 use kpack_core::words::list;
 use kpack_core::{Error, shown};
 use kpack_format::names::{archive_ends, is_archive, is_manifest};
-use kpack_format::{Delivery, TargetId, target_names};
+use kpack_format::unstable::target_names;
+use kpack_format::{Delivery, TargetId};
 
 use super::note::{NAME, Note, Went};
 use crate::doctor::Origin;

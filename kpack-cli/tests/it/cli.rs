@@ -66,16 +66,16 @@ fn what_is_said_of_fat_binaries() {
             "the last line says that nothing is split; the exit code depends on whether targets are named",
             NOTHING_WRONG,
             &[
-                "verify lib",
-                "verify lib --quiet",
-                "verify lib --arch gfx1100",
-                "verify lib --arch gfx1010",
+                "kpack verify lib",
+                "kpack verify lib --quiet",
+                "kpack verify lib --arch gfx1100",
+                "kpack verify lib --arch gfx1010",
             ],
         ),
         (
             "an install, and the same again",
             NOTHING_WRONG,
-            &["split --prefix . --module vec lib/libvec.so"; 2],
+            &["kpack split --prefix . --module vec lib/libvec.so"; 2],
         ),
         (
             "an install with warnings",
@@ -83,7 +83,7 @@ fn what_is_said_of_fat_binaries() {
                 build(&FatLibrary::new(), tree, "lib/libplain.so");
                 symlink("libvec.so", tree.path("lib/libvec.so.1")).unwrap();
             },
-            &["split --prefix . --module vec --arch gfx1100 lib/libvec.so.1 lib/libplain.so"],
+            &["kpack split --prefix . --module vec --arch gfx1100 lib/libvec.so.1 lib/libplain.so"],
         ),
         (
             "paths that say different things, or nothing, where no option decides",
@@ -92,15 +92,15 @@ fn what_is_said_of_fat_binaries() {
                 build(&library(), tree, "other/lib/libvec.so");
             },
             &[
-                "split lib/libvec.so lib/libadd.so",
-                "split lib/libvec.so other/lib/libvec.so",
-                "split lib/none.so",
-                "split --all",
-                "split --all --prefix .",
+                "kpack split lib/libvec.so lib/libadd.so",
+                "kpack split lib/libvec.so other/lib/libvec.so",
+                "kpack split lib/none.so",
+                "kpack split --all",
+                "kpack split --all --prefix .",
                 "split",
                 // One of the options is enough.
-                "split --module vec lib/libvec.so lib/libadd.so",
-                "split --prefix other lib/libvec.so --quiet",
+                "kpack split --module vec lib/libvec.so lib/libadd.so",
+                "kpack split --prefix other lib/libvec.so --quiet",
             ],
         ),
         (
@@ -114,28 +114,28 @@ fn what_is_said_of_fat_binaries() {
                 tree.write("lib/script", "#!/bin/sh\n");
             },
             &[
-                "split --prefix . --module vec lib/cut.so",
-                "split --prefix . --module vec lib/riscv.so",
-                "split --prefix . --module vec lib/sstripped.so",
-                "split --prefix . --module vec lib/script",
-                "split --prefix . --module vec ../x.so",
-                "split --prefix inner --module vec lib/out.so",
-                "split --prefix . --module vec lib/none.so",
-                "show lib/script",
-                "show lib/none",
-                "list lib/libvec.so",
+                "kpack split --prefix . --module vec lib/cut.so",
+                "kpack split --prefix . --module vec lib/riscv.so",
+                "kpack split --prefix . --module vec lib/sstripped.so",
+                "kpack split --prefix . --module vec lib/script",
+                "kpack split --prefix . --module vec ../x.so",
+                "kpack split --prefix inner --module vec lib/out.so",
+                "kpack split --prefix . --module vec lib/none.so",
+                "kpack show lib/script",
+                "kpack show lib/none",
+                "kpack list lib/libvec.so",
             ],
         ),
         (
             "options that contradict the file or each other",
             NOTHING_WRONG,
             &[
-                "split --prefix . --module vec lib/libvec.so --arch gfx1201",
-                "split --prefix . --module vec lib/libvec.so --arch gfx1100 --unexpected error",
-                "split --prefix . --module vec lib/libvec.so --arch gfx\t1100",
-                "split --prefix . --module vec lib/libvec.so --source x",
-                "split --prefix . --module vec lib/libvec.so --kpack-dir ../x",
-                "split --prefix . --module vec",
+                "kpack split --prefix . --module vec lib/libvec.so --arch gfx1201",
+                "kpack split --prefix . --module vec lib/libvec.so --arch gfx1100 --unexpected error",
+                "kpack split --prefix . --module vec lib/libvec.so --arch 'gfx 1100'",
+                "kpack split --prefix . --module vec lib/libvec.so --source x",
+                "kpack split --prefix . --module vec lib/libvec.so --kpack-dir ../x",
+                "kpack split --prefix . --module vec",
             ],
         ),
         (
@@ -145,7 +145,7 @@ fn what_is_said_of_fat_binaries() {
                 strip.args(["-R", ".hip_fatbin"]).arg(tree.path("lib/libvec.so"));
                 process::run(&mut strip);
             },
-            &["show lib/libvec.so", "split --prefix . --module vec lib/libvec.so"],
+            &["kpack show lib/libvec.so", "kpack split --prefix . --module vec lib/libvec.so"],
         ),
     ];
     with_filters(|| assert_snapshot!(said_by(rows, &prefix())));
@@ -159,16 +159,16 @@ fn what_is_said_of_split_binaries() {
             "options without effect",
             |tree| build(&library(), tree, "lib/libother.so"),
             &[
-                "split --prefix . --module vec lib/libvec.so --strip-debug",
-                "split --prefix . --module vec --all --strip-debug",
+                "kpack split --prefix . --module vec lib/libvec.so --strip-debug",
+                "kpack split --prefix . --module vec --all --strip-debug",
             ],
         ),
         (
             "one more option without effect, and one that another option needs",
             |tree| build(&library(), tree, "lib/libother.so"),
             &[
-                "split lib/libother.so --unexpected error",
-                "split --prefix . --module vec --all --level 9 --compression none",
+                "kpack split lib/libother.so --unexpected error",
+                "kpack split --prefix . --module vec --all --level 9 --compression none",
             ],
         ),
         (
@@ -183,15 +183,15 @@ fn what_is_said_of_split_binaries() {
                 build(&library(), tree, "lib/libfat.so");
             },
             &[
-                "show lib/libcut.so",
-                "show cut.kpack",
-                "show none.so",
-                "split lib",
-                "split --prefix other --module vec ../lib/libfat.so",
-                "split --prefix . --module x lib/libfat.so --arch gfx1100 --unexpected error",
-                "show vec.whl",
-                "verify vec.whl",
-                "targets gfx9999",
+                "kpack show lib/libcut.so",
+                "kpack show cut.kpack",
+                "kpack show none.so",
+                "kpack split lib",
+                "kpack split --prefix other --module vec ../lib/libfat.so",
+                "kpack split --prefix . --module x lib/libfat.so --arch gfx1100 --unexpected error",
+                "kpack show vec.whl",
+                "kpack verify vec.whl",
+                "kpack targets gfx9999",
             ],
         ),
         (
@@ -206,32 +206,36 @@ fn what_is_said_of_split_binaries() {
                 tree.write("code.co", bundle(Storage::Zstd(3), &entries).unwrap());
             },
             &[
-                "show fat.so",
-                "show fat.so --verbose",
-                "show lib/libvec.so",
-                "show plain.so",
-                "show device.o",
-                "show libdevice.a",
-                "show lib/.kpack/vec_lib_gfx1100.kpack",
-                "show lib/.kpack/vec_lib.kpm",
-                "show code.co",
-                "show code.hsaco",
-                "verify lib/libvec.so --against fat.so",
+                "kpack show fat.so",
+                "kpack show fat.so --verbose",
+                "kpack show lib/libvec.so",
+                "kpack show plain.so",
+                "kpack show device.o",
+                "kpack show libdevice.a",
+                "kpack show lib/.kpack/vec_lib_gfx1100.kpack",
+                "kpack show lib/.kpack/vec_lib.kpm",
+                "kpack show code.co",
+                "kpack show code.hsaco",
+                "kpack verify lib/libvec.so --against fat.so",
             ],
         ),
         (
             "an archive is missing",
             |tree| fs::remove_file(tree.path(ARCHIVE)).unwrap(),
-            &["show lib/libvec.so"],
+            &["kpack show lib/libvec.so"],
         ),
-        ("nothing is wrong", |_| {}, &["verify lib", "verify lib --quiet", "verify lib --verbose"]),
+        (
+            "nothing is wrong",
+            |_| {},
+            &["verify lib", "kpack verify lib --quiet", "kpack verify lib --verbose"],
+        ),
         (
             "an archive is damaged, and another one missing",
             |tree| {
                 changed(tree, ARCHIVE, ARCHIVE, |bytes| bytes[90] ^= 1);
                 fs::remove_file(tree.path("lib/.kpack/vec_lib_gfx90a:xnack+.kpack")).unwrap();
             },
-            &["verify lib"],
+            &["kpack verify lib"],
         ),
         (
             "an archive is truncated",
@@ -240,7 +244,11 @@ fn what_is_said_of_split_binaries() {
                     bytes.pop();
                 })
             },
-            &["verify lib", "verify lib --quiet --color never", "verify lib --color always"],
+            &[
+                "kpack verify lib",
+                "kpack verify lib --quiet --color never",
+                "kpack verify lib --color always",
+            ],
         ),
         (
             "a directory, by file and by target",
@@ -248,7 +256,7 @@ fn what_is_said_of_split_binaries() {
                 build(&library(), tree, "fat.so");
                 tree.write("README", "text");
             },
-            &["show ."],
+            &["kpack show ."],
         ),
         (
             "a directory with damaged files",
@@ -257,7 +265,7 @@ fn what_is_said_of_split_binaries() {
                     tree.write(name, if name.starts_with("empty") { "" } else { "text" });
                 }
             },
-            &["show ."],
+            &["kpack show ."],
         ),
         (
             "a directory with binaries for other hosts",
@@ -267,30 +275,33 @@ fn what_is_said_of_split_binaries() {
                 changed(tree, "lib/libvec.so", "lib/lib32.so", |bytes| bytes[4] = 1);
                 changed(tree, "lib/libvec.so", "lib/libriscv.so", |bytes| bytes[18] = 243);
             },
-            &["show .", "show . --verbose", "show . --quiet"],
+            &["kpack show .", "kpack show . --verbose", "kpack show . --quiet"],
         ),
         (
             "what an archive does not contain, and what is none",
             |tree| changed(tree, ARCHIVE, "cut.kpack", |bytes| bytes.truncate(200)),
             &[
-                "list lib/.kpack/vec_lib_gfx1100.kpack",
-                "extract lib/.kpack/vec_lib_gfx1100.kpack --kernel lib/libvec.so#7 --arch gfx1100 -o out",
-                "extract lib/.kpack/vec_lib_gfx1100.kpack --kernel lib/libvec.so#0 --arch gfx942 -o out",
-                "extract lib/.kpack/vec_lib_gfx1100.kpack --kernel lib/libvec.so#0 --arch gfx1100 -o none/out",
-                "list cut.kpack",
-                "verify cut.kpack",
-                "verify lib/libvec.so --against none.so",
+                "kpack list lib/.kpack/vec_lib_gfx1100.kpack",
+                "kpack extract lib/.kpack/vec_lib_gfx1100.kpack --kernel lib/libvec.so#7 --arch gfx1100 -o out",
+                "kpack extract lib/.kpack/vec_lib_gfx1100.kpack --kernel lib/libvec.so#0 --arch gfx942 -o out",
+                "kpack extract lib/.kpack/vec_lib_gfx1100.kpack --kernel lib/libvec.so#0 --arch gfx1100 -o none/out",
+                "kpack list cut.kpack",
+                "kpack verify cut.kpack",
+                "kpack verify lib/libvec.so --against none.so",
             ],
         ),
         (
             "an unsplit library without code for the target",
             |tree| build(&library(), tree, "lib/libother.so"),
-            &["split --prefix . --module vec --all --arch gfx1030"],
+            &["kpack split --prefix . --module vec --all --arch gfx1030"],
         ),
         (
             "an original that is split",
             |_| {},
-            &["verify lib --against lib", "verify lib/libvec.so --against lib/libvec.so"],
+            &[
+                "kpack verify lib --against lib",
+                "kpack verify lib/libvec.so --against lib/libvec.so",
+            ],
         ),
     ];
     with_filters(|| assert_snapshot!(said_by(rows, &split_prefix())));
@@ -371,7 +382,7 @@ fn every_command_has_the_same_options_of_output() {
     for line in [
         "join --prefix . --arch native --installed",
         "doctor --print-arch",
-        "list lib/.kpack/vec_lib_gfx1100.kpack --summary",
+        "list lib/.kpack/vec_lib_gfx1100.kpack",
         "create text.kpack --arch gfx942 text",
         "report .",
         "report . --html page.html",
@@ -389,10 +400,6 @@ fn every_command_has_the_same_options_of_output() {
     ] {
         assert_eq!(stdout(&format!("{line} --quiet")), "", "{line}");
     }
-    let summary = stdout("list lib/.kpack/vec_lib_gfx1100.kpack --summary --json");
-    let summary: serde_json::Value = serde_json::from_str(&summary).unwrap();
-    assert_eq!(summary["group_name"], "vec_lib");
-    assert_eq!(summary.get("kernels"), None);
 }
 
 #[test]
@@ -467,7 +474,6 @@ fn documents_for_packages() {
     let pages: serde_json::Value = serde_json::from_str(&pages).unwrap();
     let page = |name: &str| pages[name].as_str().unwrap_or_else(|| panic!("{name}: {pages}"));
     assert!(page("kpack-split.1").contains("EXIT STATUS"));
-    assert_eq!(page("kpack-unbundle.1"), ".so man1/kpack-extract.1\n");
     assert!(page("helper.1").contains("helper \\- helps"), "{pages}");
     assert_eq!(pages.get("kpack-documents.1"), None);
 
@@ -496,7 +502,6 @@ fn earlier_names() {
         "--color never install --all",
         "split --artifact-dir in --artifact-prefix vec_lib --output-dir out",
         "split --quiet --batch-artifact-parent-dir=in --output-dir out",
-        "split --jobs 2 --input-dir in --component-name vec_lib",
         "recombine --input-shards-dir shards --config packaging.json --output-dir out",
         "pack packages --output-dir store",
         "select store/index.json --arch gfx942",

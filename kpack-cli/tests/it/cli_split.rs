@@ -70,16 +70,12 @@ fn an_artifact_and_what_is_said_of_it() {
     let docs = [
         "artifact",
         "split",
-        "--input-dir",
+        "--artifact-dir",
         "in/docs_doc",
-        "--component-name",
+        "--artifact-prefix",
         "docs_doc",
         "--output-dir",
         "docs",
-        "--tmp-dir",
-        "/tmp",
-        "--clang-offload-bundler",
-        "clang-offload-bundler",
     ];
     text += &said(&tree, &docs);
     with_filters(|| assert_snapshot!(text));

@@ -5,11 +5,12 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use insta::assert_snapshot;
 use kpack_cli::doctor::{Options, Report, examine};
 use kpack_tests::require;
 use kpack_tests::tree::{Tree, copy_file, write};
 
-use crate::command::{command, said};
+use crate::command::{Row, command, said_by, without_configuration};
 use crate::environments::{ARCHIVE, by_hand, for_gfx1100, of_package, split_for_packages, text_of};
 use crate::images;
 
@@ -25,52 +26,97 @@ fn environment(fields: &str) -> Tree {
 
 /// What runs the doctor for an environment that is not active, with nothing of the user's own.
 fn doctor(tree: &Tree, path: &str) -> Command {
-    let path = tree.path(path);
     let mut doctor = command(tree, &["doctor", "--arch", "gfx1100"]);
-    doctor.arg(path);
-    let names = std::env::vars_os().map(|(name, _)| name);
-    for name in names.filter(|name| {
-        ["PIP_", "UV_"].iter().any(|start| name.as_encoded_bytes().starts_with(start.as_bytes()))
-    }) {
-        doctor.env_remove(name);
-    }
-    doctor.env_remove("VIRTUAL_ENV").env("HOME", tree.root());
+    without_configuration(doctor.arg(tree.path(path)), tree);
     doctor
 }
 
-/// Given a distribution whose METADATA or RECORD is damaged or missing, then its libraries are examined nevertheless.
+/// Given a distribution whose METADATA or RECORD is damaged or missing, then its libraries are examined nevertheless. Given a
+/// configuration with several indexes, then all of them are named.
 #[test]
-fn damaged_metadata_hides_no_library() {
-    for (file, text) in [
-        ("METADATA", Some("[[[")),
-        ("METADATA", Some("Name: host\nVersion: x\n")),
-        ("METADATA", None),
-        ("RECORD", Some("lib/libhost.so,x\n\"")),
-        ("RECORD", None),
-    ] {
-        let tree = environment("");
-        let path = tree.path(&format!("{PACKAGES}/host-1.dist-info/{file}"));
-        fs::remove_file(&path).unwrap();
-        if let Some(text) = text {
-            fs::write(&path, text).unwrap();
-        }
-        for examined in ["env", PACKAGES, &format!("{PACKAGES}/lib")] {
-            let said = said(&tree, &["doctor", examined, "--arch", "gfx1100"]);
-            let is_missed = said.contains("GPU code will not load for gfx1100\n")
-                && said.contains("[missing-archive]")
-                && said.ends_with("exit code 1\n");
-            assert!(is_missed, "{file}: {text:?}: {said}");
-        }
-        let said = said(&tree, &["doctor", "env", "--arch", "gfx942"]);
-        assert!(said.contains("GPU code will load for gfx942\n"), "{file}: {text:?}: {said}");
-    }
-    // What has no metadata is not said to be needed.
-    let tree = environment("");
-    by_hand(&tree, PACKAGES, "host-device-gfx942", "", "pip\n");
-    fs::write(tree.path(&format!("{PACKAGES}/host-device-gfx942-1.dist-info/METADATA")), "[[[")
-        .unwrap();
-    let said = said(&tree, &["doctor", "env", "--arch", "gfx1100", "--unused"]);
-    assert!(said.contains("[damaged-wheel]"), "{said}");
+fn damaged_metadata_and_several_indexes() {
+    const EXAMINE: &[&str] = &[
+        "kpack doctor env --arch gfx1100",
+        "kpack doctor env/lib/python3.12/site-packages --arch gfx1100",
+        "kpack doctor env/lib/python3.12/site-packages/lib --arch gfx1100",
+        "kpack doctor env --arch gfx942",
+    ];
+    const METADATA: &str = "env/lib/python3.12/site-packages/host-1.dist-info/METADATA";
+    const RECORD: &str = "env/lib/python3.12/site-packages/host-1.dist-info/RECORD";
+    let rows: &[Row] = &[
+        ("METADATA without fields", |tree| tree.write(METADATA, "[[["), EXAMINE),
+        (
+            "METADATA with a wrong version",
+            |tree| tree.write(METADATA, "Name: host\nVersion: x\n"),
+            EXAMINE,
+        ),
+        ("no METADATA", |tree| fs::remove_file(tree.path(METADATA)).unwrap(), EXAMINE),
+        ("RECORD that is no CSV", |tree| tree.write(RECORD, "lib/libhost.so,x\n\""), EXAMINE),
+        ("no RECORD", |tree| fs::remove_file(tree.path(RECORD)).unwrap(), EXAMINE),
+        (
+            "what has no metadata is not said to be needed",
+            |tree| {
+                by_hand(tree, PACKAGES, "host-device-gfx942", "", "pip\n");
+                tree.write(&format!("{PACKAGES}/host-device-gfx942-1.dist-info/METADATA"), "[[[");
+            },
+            &["kpack doctor env --arch gfx1100 --unused"],
+        ),
+        (
+            "the indexes of pip",
+            |tree| {
+                by_hand(tree, PACKAGES, "host", &for_gfx1100("host"), "pip\n");
+                let text = "[global]\nextra-index-url =\n    https://a.invalid/s\n    https://b.invalid/s\n\
+                            find-links = /wheels https://c.invalid/s\n";
+                tree.write("env/pip.conf", text);
+            },
+            &["kpack doctor env --arch gfx1100"],
+        ),
+        (
+            "an index from each place that pip reads, with a password",
+            |tree| {
+                by_hand(tree, PACKAGES, "host", &for_gfx1100("host"), "pip\n");
+                let text = "[global]\nindex-url = https://u:s3cr3t@a.invalid/s\n\
+                            extra-index-url = https://u:s3cr3t@b.invalid/s\n\
+                            find-links = https://u:s3cr3t@c.invalid/s\n";
+                tree.write("env/pip.conf", text);
+            },
+            &[
+                "kpack doctor env --arch gfx1100",
+                "rm env/pip.conf",
+                "PIP_INDEX_URL=https://u:s3cr3t@a.invalid/s PIP_EXTRA_INDEX_URL=https://u:s3cr3t@b.invalid/s \
+                 PIP_FIND_LINKS=https://u:s3cr3t@c.invalid/s kpack doctor env --arch gfx1100",
+            ],
+        ),
+        (
+            "an index from each place that uv reads, with a password",
+            |tree| {
+                by_hand(tree, PACKAGES, "host", &for_gfx1100("host"), "uv");
+                fs::create_dir(tree.path("other")).unwrap();
+                fs::rename(tree.path("env"), tree.path("other/env")).unwrap();
+                let text = "index-url = 'https://u:s3cr3t@a.invalid/s'\n\
+                            [[index]]\nurl = 'https://u:s3cr3t@b.invalid/s'\n";
+                tree.write("other/uv.toml", text);
+            },
+            &[
+                "kpack doctor other/env --arch gfx1100",
+                "rm other/uv.toml",
+                "UV_DEFAULT_INDEX=own=https://u:s3cr3t@a.invalid/s UV_INDEX=own=https://u:s3cr3t@b.invalid/s \
+                 kpack doctor other/env --arch gfx1100",
+            ],
+        ),
+        (
+            "the indexes of uv, which does not read the file from here: the command has the first one alone",
+            |tree| {
+                by_hand(tree, PACKAGES, "host", &for_gfx1100("host"), "uv");
+                fs::create_dir(tree.path("other")).unwrap();
+                fs::rename(tree.path("env"), tree.path("other/env")).unwrap();
+                let text = "[[index]]\nurl = 'https://a.invalid/s'\n[[index]]\nurl = 'https://b.invalid/s'\n";
+                tree.write("other/uv.toml", text);
+            },
+            &["kpack doctor other/env --arch gfx1100"],
+        ),
+    ];
+    assert_snapshot!(said_by(rows, &environment("")));
 }
 
 /// Given URLs that programs read in different ways, or that nobody can read, then no place prints their passwords.
@@ -106,32 +152,27 @@ fn passwords_are_printed_from_nowhere() {
             assert!(output.status.code() == Some(1), "{url} in {place}: {text}");
         };
         let quoted = serde_json::json!(url).to_string();
-        for option in ["index-url", "extra-index-url", "find-links"] {
-            let text = format!("[global]\n{option} = {url}\n");
-            fs::write(tree.path("env/pip.conf"), text).unwrap();
-            says_nothing(&format!("pip.conf: {option}"), &[]);
-        }
+        // What replaces nothing else is read in one run.
+        let options = ["index-url", "extra-index-url", "find-links"];
+        let text = options.map(|option| format!("{option} = {url}\n")).concat();
+        fs::write(tree.path("env/pip.conf"), format!("[global]\n{text}")).unwrap();
+        says_nothing("pip.conf", &[]);
         fs::remove_file(tree.path("env/pip.conf")).unwrap();
-        for name in ["PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS"] {
-            says_nothing(name, &[(name, url)]);
-        }
+        let names = ["PIP_INDEX_URL", "PIP_EXTRA_INDEX_URL", "PIP_FIND_LINKS"];
+        says_nothing("variables of pip", &names.map(|name| (name, url)));
         let dist_info = tree.path(&format!("{PACKAGES}/host-1.dist-info"));
         let origin = dist_info.join("direct_url.json");
         fs::write(&origin, format!("{{\"url\": {quoted}}}")).unwrap();
         says_nothing("direct_url.json", &[]);
         fs::remove_file(&origin).unwrap();
         fs::write(dist_info.join("INSTALLER"), "uv").unwrap();
-        for line in [format!("index-url = {quoted}"), format!("[[index]]\nurl = {quoted}")] {
-            fs::write(tree.path("uv.toml"), &line).unwrap();
-            says_nothing(&line, &[]);
-        }
+        let text = format!("index-url = {quoted}\n[[index]]\nurl = {quoted}");
+        fs::write(tree.path("uv.toml"), text).unwrap();
+        says_nothing("uv.toml", &[]);
         fs::remove_file(tree.path("uv.toml")).unwrap();
         let named = format!("own={url}");
-        for (name, url) in
-            [("UV_INDEX_URL", url), ("UV_DEFAULT_INDEX", &named), ("UV_INDEX", &named)]
-        {
-            says_nothing(name, &[(name, url)]);
-        }
+        says_nothing("UV_INDEX_URL", &[("UV_INDEX_URL", url)]);
+        says_nothing("indexes of uv", &[("UV_DEFAULT_INDEX", &named), ("UV_INDEX", &named)]);
         let fields = format!("{}Requires-Dist: other @ {url}\n", for_gfx1100("host"));
         let metadata = format!("Metadata-Version: 2.1\nName: host\nVersion: 1\n{fields}");
         let sound = fs::read(dist_info.join("METADATA")).unwrap();
@@ -140,34 +181,6 @@ fn passwords_are_printed_from_nowhere() {
         fs::write(dist_info.join("METADATA"), sound).unwrap();
         fs::write(dist_info.join("INSTALLER"), "pip\n").unwrap();
     }
-}
-
-/// Given a configuration with several indexes, then all of them are named.
-#[test]
-fn all_indexes_are_named() {
-    let tree = environment(&for_gfx1100("host"));
-    let note = || {
-        let text = text_of(&doctor(&tree, "env").output().unwrap());
-        text.lines().find(|line| line.starts_with("note: ")).unwrap_or_default().to_owned()
-    };
-    let expected =
-        "the indexes https://a.invalid/s, https://b.invalid/s, /wheels, https://c.invalid/s, ";
-    let text = "[global]\nextra-index-url =\n    https://a.invalid/s\n    https://b.invalid/s\nfind-links = /wheels https://c.invalid/s\n";
-    fs::write(tree.path("env/pip.conf"), text).unwrap();
-    assert!(note().contains(expected), "{}", note());
-    fs::remove_file(tree.path("env/pip.conf")).unwrap();
-
-    // uv does not read the one beside the environment from here, so the command has the first one alone.
-    let dist_info = tree.path(&format!("{PACKAGES}/host-1.dist-info"));
-    fs::write(dist_info.join("INSTALLER"), "uv").unwrap();
-    let other = tree.path("other");
-    fs::create_dir(&other).unwrap();
-    fs::rename(tree.path("env"), other.join("env")).unwrap();
-    let text = "[[index]]\nurl = 'https://a.invalid/s'\n[[index]]\nurl = 'https://b.invalid/s'\n";
-    fs::write(other.join("uv.toml"), text).unwrap();
-    let said = text_of(&doctor(&tree, "other/env").output().unwrap());
-    assert!(said.contains(" --index-url https://a.invalid/s\n"), "{said}");
-    assert!(said.contains("https://b.invalid/s"), "{said}");
 }
 
 /// Given an image without the dynamic linker of its libraries, then nobody knows which HIP runtime they get.

@@ -28,7 +28,7 @@ const OUTPUTS: &[(&str, &str)] = &[
         "extract prefix/lib/.kpack/vec_lib_gfx942.kpack --output-dir out",
         "out/lib_libvec.so-1-gfx942.hsaco",
     ),
-    ("unbundle fat.so --output-dir out", "out/fat.so-0-gfx942.hsaco"),
+    ("extract fat.so --output-dir out", "out/fat.so-0-gfx942.hsaco"),
     ("join --prefix prefix --arch gfx942 --output out/file lib/libvec.so", "out/file"),
     ("report prefix --html out/file", "out/file"),
     ("object --module vec --output-dir out vec.o", "out/vec.o"),

@@ -92,7 +92,7 @@ fn names_of_files_are_told_where_that_is_asked_for() {
     );
     assert!(text.contains("processing: rand_lib\n"), "{text}");
 
-    let text = said(&["verify", "--artifacts-dir", "packages", "--verbose"]);
+    let text = said(&["verify", "packages", "--verbose"]);
     assert!(text.contains(library), "{text}");
 }
 
@@ -102,10 +102,9 @@ fn totals_of_an_archive() {
     let install = ["split", "--prefix", ".", "--module", "rccl", "--all"];
     succeeds(&tree, &install);
     let archive = "lib/.kpack/rccl_lib_gfx90a:xnack+.kpack";
-    let text = succeeds(&tree, &["list", "--summary", archive]);
+    let text = succeeds(&tree, &["list", archive]);
     let start = "rccl_lib, gfx90a:xnack+: 2 code objects, 2 stored: ";
-    assert!(text.starts_with(start), "{text}");
-    assert_eq!(text.lines().count(), 1, "{text}");
+    assert!(text.lines().next_back().unwrap().starts_with(start), "{text}");
 }
 
 /// A file in a prefix, and the target whose artifact it goes to; `-` is the generic one.
@@ -227,8 +226,6 @@ fn a_tree_with_every_database_is_split_as_the_build_does_it() {
             output.to_str().unwrap(),
             "--artifact-prefix",
             prefix,
-            "--clang-offload-bundler",
-            "/opt/rocm/lib/llvm/bin/clang-offload-bundler",
             "--split-databases",
         ];
         arguments.extend(databases.split(' '));
@@ -254,7 +251,7 @@ fn a_tree_with_every_database_is_split_as_the_build_does_it() {
     generic.retain(|file| !file.ends_with(".kpm"));
     assert_eq!(generic, expected);
     // Everything is where verification expects it, and nothing is lost.
-    succeeds(&tree, &["verify", "--artifacts-dir", "artifacts", "--against", "artifacts-unsplit"]);
+    succeeds(&tree, &["verify", "artifacts", "--against", "artifacts-unsplit"]);
 }
 
 #[test]
@@ -302,7 +299,7 @@ fn spirv_that_is_asked_for_is_split() {
     let both = ["gfx1100", "amdgcnspirv"];
     let three = ["rand_lib_amdgcnspirv", "rand_lib_generic", "rand_lib_gfx1100"];
     assert_eq!(split("split", &both), three);
-    succeeds(&tree, &["verify", "--artifacts-dir", "split"]);
+    succeeds(&tree, &["verify", "split"]);
     succeeds(&tree, &["verify", "split", "--against", "built", "--arch", "gfx1100,amdgcnspirv"]);
     // What is said counts.
     assert_eq!(split("kept", &[&both[..], &["--spirv", "keep"]].concat()), ["rand_lib_generic"]);
@@ -346,7 +343,7 @@ fn artifacts_without_marks_are_verified_and_recombined() {
     let tree = Tree::new();
     fetched_miopen(&tree, "shards/a", &["gfx942", "gfx90a"]);
     fetched_miopen(&tree, "shards/b", &["gfx1100"]);
-    succeeds(&tree, &["verify", "--artifacts-dir", "shards/a"]);
+    succeeds(&tree, &["verify", "shards/a"]);
     succeeds(&tree, &["verify", "shards/a", "--against", "built/shards/a"]);
     let configuration = r#"{
       "primary_shard": "a",
@@ -397,7 +394,13 @@ fn artifacts_without_marks_are_replaced_if_that_is_asked_for() {
         let adapter = adapter(&tree).join("python/rocm_kpack/tools/split_artifacts.py");
         let run = |replace: &str| {
             let mut command = Command::new("python3");
-            command.arg(&adapter).args(["--artifact-prefix", "miopen_lib"]).args(input);
+            command.arg(&adapter).args([
+                "--tmp-dir",
+                "/nowhere",
+                "--artifact-prefix",
+                "miopen_lib",
+            ]);
+            command.args(input);
             command.current_dir(tree.root()).env("KPACK_EXECUTABLE", env!("CARGO_BIN_EXE_kpack"));
             command.env("PYTHONDONTWRITEBYTECODE", "1").env("KPACK_REPLACE_ARTIFACTS", replace);
             process::output(&mut command).status.code()
@@ -414,7 +417,7 @@ fn artifacts_without_marks_are_replaced_if_that_is_asked_for() {
     assert!(target.join("thesis").is_file());
 }
 
-const UNBUNDLE: [&str; 5] = ["unbundle", "--gfx-arch", "gfx90a", "--output-dir", "out/of/it"];
+const EXTRACT: [&str; 5] = ["extract", "--arch", "gfx90a", "--output-dir", "out/of/it"];
 
 #[test]
 fn the_code_objects_of_any_kind_of_file_are_written_to_a_directory() {
@@ -429,7 +432,7 @@ fn the_code_objects_of_any_kind_of_file_are_written_to_a_directory() {
         ("librccl.a", Kind::StaticLibrary),
     ] {
         let tree = library().kind(kind).in_tree(name);
-        succeeds(&tree, &[&UNBUNDLE[..], &[name]].concat());
+        succeeds(&tree, &[&EXTRACT[..], &[name]].concat());
         let expected = [
             (format!("{name}-0-gfx90a:xnack+.hsaco"), add.clone()),
             (format!("{name}-0-gfx90a:xnack-.hsaco"), sub.clone()),
@@ -470,14 +473,14 @@ fn static_libraries_archives_bundles_and_bare_code_objects_are_unbundled_too() {
         ("lib/.kpack/ops_lib_gfx90a.kpack", &[("lib_libops.so-0-gfx90a.hsaco", "add")]),
     ] {
         let _ = fs::remove_dir_all(tree.path("out"));
-        succeeds(&tree, &[&UNBUNDLE[..], &[file]].concat());
+        succeeds(&tree, &[&EXTRACT[..], &[file]].concat());
         let expected = expected.iter().map(|(name, payload)| {
             let bytes = code("gfx90a", payload).1;
             ((*name).to_owned(), bytes)
         });
         assert_eq!(files_in(&tree.path("out/of/it")), expected.collect(), "{file}");
     }
-    let said = fails(&tree, &[&UNBUNDLE[..], &["lib/libops.so"]].concat(), 3);
+    let said = fails(&tree, &[&EXTRACT[..], &["lib/libops.so"]].concat(), 3);
     assert!(said.contains("[code-in-archives]"), "{said}");
 }
 
@@ -485,11 +488,11 @@ fn static_libraries_archives_bundles_and_bare_code_objects_are_unbundled_too() {
 fn a_target_with_features_is_only_itself_and_one_that_is_not_there_is_an_error() {
     let tree = library().in_tree("librccl.so");
     let out = ["--output-dir", "out", "librccl.so"];
-    succeeds(&tree, &[&["unbundle", "--arch", "gfx90a:xnack-"], &out[..]].concat());
+    succeeds(&tree, &[&["extract", "--arch", "gfx90a:xnack-"], &out[..]].concat());
     let names: Vec<String> = files_in(&tree.path("out")).into_keys().collect();
     assert_eq!(names, ["librccl.so-0-gfx90a:xnack-.hsaco"]);
 
-    let none = ["unbundle", "--gfx-arch", "gfx1250", "--output-dir", "none"];
+    let none = ["extract", "--arch", "gfx1250", "--output-dir", "none"];
     let said = fails(&tree, &[&none[..], &["librccl.so"]].concat(), 3);
     assert!(
         said.contains(

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use super::directory::{CreatedDirectories, Directory};
 use super::hidden_name::{numbered, numbered_stem};
 use super::output::appeared;
-use super::stage::MAX_TRIES;
+use super::stage::{MAX_TRIES, twice};
 use super::staged_file::MODE;
 use crate::Error;
 use crate::files;
@@ -164,10 +164,12 @@ impl Batch {
 
 impl Drop for Batch {
     fn drop(&mut self) {
-        for index in 0..self.files.len() {
-            let _ = self.hidden.remove(&number(index));
-        }
-        self.root.remove_empty(&self.name);
+        // The next run may have nothing to write here, and would not look for what is left.
+        let _ = twice(&|| {
+            let mut numbers = (0..self.files.len()).map(number);
+            numbers.try_for_each(|number| self.hidden.remove(&number))?;
+            self.root.remove_emptied(&self.name)
+        });
     }
 }
 

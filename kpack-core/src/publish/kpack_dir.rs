@@ -258,17 +258,15 @@ pub fn entry_of(
     if let Some(known) = known.filter(|known| known.size == size && known.checksum.is_some()) {
         return Ok(known.clone());
     }
-    let written = Written {
-        size,
-        kernel_count: present.archive.kernel_count(),
-        checksum: files::digest(path)?,
-    };
-    Ok(entry(target, filename, &written))
+    let kernel_count = present.archive.kernel_count();
+    let checksum = files::digest(path)?;
+    Ok(KpackFile::new(target.to_string(), filename, size, kernel_count, Some(checksum)))
 }
 
 #[cfg(test)]
 mod tests {
     use std::ffi::OsString;
+    use std::io::Cursor;
     use std::os::unix::fs::MetadataExt;
 
     use kpack_format::archive::Scheme;
@@ -283,9 +281,11 @@ mod tests {
         let opened = Arc::new(Directory::open(directory.path()).unwrap());
         let name = "vec_lib_gfx1100.kpack".as_ref();
         let staged = StagedFile::create(Arc::clone(&opened), name).unwrap();
+        let target = "gfx1100".parse().unwrap();
+        let archive = ArchiveWriter::new(Cursor::new(Vec::new()), "vec_lib", &target, Scheme::None);
         let staged = stage(staged, |mut file| {
             file.write_all(&[0; 100])?;
-            Ok(Written { size: 100, kernel_count: 1, checksum: [0; 32] })
+            archive.finish(std::io::sink())
         });
         let error = staged.map(|_| ()).unwrap_err().to_string();
         assert!(error.contains("the written file cannot be read back"), "{error}");

@@ -52,9 +52,7 @@ impl Drop for Outer {
         // One failure should leave nothing. Nothing is removed after the outer one: its name tells the next run that this
         // one has not finished.
         let remove = |from: &Directory, name: &OsStr| {
-            if from.remove_emptied(name).is_err() {
-                from.remove_empty(name);
-            }
+            let _ = twice(&|| from.remove_emptied(name));
         };
         remove(&self.lock, hidden(OWN).as_ref());
         self.lock.prepare_removal();
@@ -583,7 +581,7 @@ impl Drop for Renames<'_> {
 }
 
 /// Removes what is left when all output is there, or none is. If a call fails only once, that is not the result of the run.
-fn twice(remove: &dyn Fn() -> Result<(), Error>) -> Result<(), Error> {
+pub(super) fn twice(remove: &dyn Fn() -> Result<(), Error>) -> Result<(), Error> {
     remove().or_else(|_| remove())
 }
 

@@ -115,18 +115,30 @@ impl Index<&str> for Targets {
     }
 }
 
-/// [`Targets::iter`].
-pub type Iter<'a> = std::iter::Map<
-    std::slice::Iter<'a, (String, TocEntry)>,
-    fn(&'a (String, TocEntry)) -> (&'a String, &'a TocEntry),
->;
+/// The entries of a kernel with their target IDs: [`Targets::iter`].
+#[derive(Debug, Clone)]
+pub struct Iter<'a>(std::slice::Iter<'a, (String, TocEntry)>);
+
+impl<'a> Iterator for Iter<'a> {
+    type Item = (&'a String, &'a TocEntry);
+
+    fn next(&mut self) -> Option<Self::Item> {
+        self.0.next().map(|(target, entry)| (target, entry))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.0.size_hint()
+    }
+}
+
+impl ExactSizeIterator for Iter<'_> {}
 
 impl<'a> IntoIterator for &'a Targets {
     type Item = (&'a String, &'a TocEntry);
     type IntoIter = Iter<'a>;
 
     fn into_iter(self) -> Iter<'a> {
-        self.0.iter().map(|(target, entry)| (target, entry))
+        Iter(self.0.iter())
     }
 }
 

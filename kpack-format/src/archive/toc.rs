@@ -15,6 +15,7 @@ pub(super) const FORMAT_VERSION: u32 = 1;
 
 /// How code objects are stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
+#[non_exhaustive]
 pub enum Scheme {
     /// As they are.
     None,

@@ -1,5 +1,7 @@
 //! A bundle's table of contents.
 
+use std::fmt;
+
 use super::entry_id::EntryId;
 use crate::TargetId;
 
@@ -10,6 +12,7 @@ pub const COMPRESSED_MAGIC: &[u8; 4] = b"CCOB";
 
 /// A bundle's table of contents.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Bundle {
     /// How it is stored.
     pub format: Format,
@@ -21,6 +24,7 @@ pub struct Bundle {
 
 /// How a bundle is stored.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Format {
     /// Uncompressed.
     Plain,
@@ -37,8 +41,34 @@ pub enum Format {
     CodeObject,
 }
 
+impl Format {
+    /// Declared size of the plain bundle in a compressed one, in bytes.
+    pub fn uncompressed_size(self) -> Option<u64> {
+        match self {
+            Self::Compressed { uncompressed_size, .. } => Some(uncompressed_size),
+            Self::Plain | Self::CodeObject => None,
+        }
+    }
+}
+
+impl fmt::Display for Format {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Plain => f.write_str("plain"),
+            Self::CodeObject => f.write_str("code object"),
+            Self::Compressed { version, method: Method::Zlib, .. } => {
+                write!(f, "CCOB {version}, zlib")
+            }
+            Self::Compressed { version, method: Method::Zstd, .. } => {
+                write!(f, "CCOB {version}, zstd")
+            }
+        }
+    }
+}
+
 /// Compression method of a CCOB bundle.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub enum Method {
     /// zlib (RFC 1950).
     Zlib,
@@ -48,6 +78,7 @@ pub enum Method {
 
 /// One entry of a bundle.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct Entry {
     /// Its entry ID, which names the target.
     pub id: EntryId,

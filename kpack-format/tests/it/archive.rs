@@ -9,7 +9,7 @@ use kpack_format::archive::{
     Archive, ArchiveError, ArchiveWriter, Decoder, Encoder, Index, Scheme, Written, check_frame,
 };
 use kpack_format::digest::blake3;
-use kpack_format::raw_map;
+use kpack_format::unstable::raw_map;
 use proptest::prelude::*;
 
 const SCHEMES: [Scheme; 2] = [Scheme::None, Scheme::ZstdPerKernel];

@@ -22,7 +22,7 @@ use walkdir::WalkDir;
 pub use archives::{Archives, Checked, OpenArchive, ParsedArchives, check};
 pub use compressed::CompressedCode;
 pub use kernel_names::{KernelNames, NameHash};
-pub use kpack_build::object_file::Unlinked;
+pub use kpack_build::internal::Unlinked;
 pub use kpack_core::files::{
     ArchiveFile, FileKind, RangeReader, SharedFile, archive_reader, binary_error, bundle_error,
     check_code_object, check_code_object_head, check_code_object_in, digest, identify, list,

@@ -30,7 +30,7 @@ pub struct InstallOptions {
     /// an error. Default: keep every target
     #[cfg_attr(
         feature = "clap",
-        arg(long = "arch", value_name = "TARGET", value_parser = TargetId::named, value_delimiter = ',')
+        arg(long = "arch", value_name = "TARGET", value_parser = kpack_format::unstable::spelling::read_target, value_delimiter = ',')
     )]
     pub architectures: Vec<TargetId>,
     /// What to do with device code for targets that --arch does not list

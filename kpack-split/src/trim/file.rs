@@ -24,7 +24,7 @@ use crate::input::{
 use crate::publish::{self, Directory, Identity, StagedFile};
 use crate::split::padding;
 use crate::{Error, Finding, Severity, ids};
-use kpack_build::object_file::{FatObjects, ResizedObjects};
+use kpack_build::internal::{FatObjects, ResizedObjects};
 use kpack_core::files::first_difference;
 use kpack_core::parallel;
 use kpack_core::platform::{FileExt, MetadataExt};

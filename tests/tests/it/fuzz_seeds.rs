@@ -18,7 +18,7 @@ use std::sync::LazyLock;
 use kpack_format::archive::Scheme;
 use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::marker::Marker;
-use kpack_format::tensile::Library;
+use kpack_format::unstable::tensile::Library;
 use kpack_split::install::{InstallOptions, install};
 use kpack_store::{PackOptions, pack};
 use kpack_tests::bytes;

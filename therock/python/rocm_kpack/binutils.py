@@ -23,14 +23,23 @@ def kpack() -> str:
     return found
 
 
+def ignoring(*options: str) -> argparse.ArgumentParser:
+    """A parser for a tool that runs kpack: it takes these options, which kpack does not need, out of the arguments, and
+    leaves `--help` to kpack."""
+    parser = argparse.ArgumentParser(add_help=False, allow_abbrev=False)
+    for option in options:
+        parser.add_argument(option, metavar="VALUE")
+    return parser
+
+
 def run(*arguments: str) -> None:
-    """Becomes kpack with these arguments, and then those of this process."""
+    """Becomes kpack with these arguments."""
     try:
         command = kpack()
     except FileNotFoundError as error:
         sys.exit(f"kpack: error: {error}")
     sys.stdout.flush()
-    os.execv(command, [command, *arguments, *sys.argv[1:]])
+    os.execv(command, [command, *arguments])
 
 
 def replaces_artifacts() -> list[str]:

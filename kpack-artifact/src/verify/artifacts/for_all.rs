@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use kpack_format::{TargetId, target_names};
+use kpack_format::TargetId;
+use kpack_format::unstable::target_names;
 
 use super::Member;
 use crate::shared::Entries;

@@ -6,6 +6,7 @@ use std::process::ExitCode;
 
 use clap::{ArgGroup, Args};
 use kpack_format::TargetId;
+use kpack_format::unstable::spelling;
 use serde::Serialize;
 
 use crate::cli::output::{self, Text, count, size};
@@ -48,7 +49,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "NAME")]
     shard: Option<String>,
     /// Targets that the machine built for, for the index. Default: those of the artifacts
-    #[arg(long, value_name = "TARGETS", value_delimiter = ',', value_parser = TargetId::named)]
+    #[arg(long, value_name = "TARGETS", value_delimiter = ',', value_parser = spelling::read_target)]
     built_for: Vec<TargetId>,
     /// Zstandard level, from 1 to 19. Default: 3
     #[arg(long, value_name = "N", value_parser = clap::value_parser!(i32).range(1..=19))]

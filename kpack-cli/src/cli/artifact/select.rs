@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
 use kpack_format::TargetId;
+use kpack_format::unstable::spelling;
 
 use crate::cli::output;
 use crate::cli::print::print;
@@ -46,7 +47,7 @@ pub(super) struct Arguments {
 #[derive(Debug, Args)]
 pub(super) struct ChoiceArguments {
     /// Targets of the GPUs, such as gfx942 or gfx90a:xnack+. Default: all
-    #[arg(long, value_name = "TARGETS", value_delimiter = ',', value_parser = TargetId::named)]
+    #[arg(long, value_name = "TARGETS", value_delimiter = ',', value_parser = spelling::read_target)]
     pub(super) arch: Vec<TargetId>,
     /// Component, such as blas_lib. Can be repeated. Default: all
     #[arg(long, value_name = "NAME")]

@@ -5,6 +5,7 @@ use std::process::ExitCode;
 
 use clap::{ArgGroup, Args};
 use kpack_format::TargetId;
+use kpack_format::unstable::spelling;
 use serde::Serialize;
 
 use crate::cli::exit_codes::Problem;
@@ -47,16 +48,10 @@ an input was rejected (damaged, unsupported, contradictory, or without code for 
 #[command(group(ArgGroup::new("input").required(true)))]
 pub(super) struct Arguments {
     /// Artifact directory
-    #[arg(
-        long,
-        alias = "input-dir",
-        value_name = "DIR",
-        requires = "artifact_prefix",
-        group = "input"
-    )]
+    #[arg(long, value_name = "DIR", requires = "artifact_prefix", group = "input")]
     artifact_dir: Option<PathBuf>,
     /// Name and component of the artifact, such as blas_lib; the output is named after it
-    #[arg(long, alias = "component-name", value_name = "NAME_COMPONENT")]
+    #[arg(long, value_name = "NAME_COMPONENT")]
     artifact_prefix: Option<String>,
     /// Directory of artifact directories; all of them are split
     #[arg(long, value_name = "DIR", conflicts_with = "artifact_prefix", group = "input")]
@@ -71,7 +66,7 @@ pub(super) struct Arguments {
     kernel_files: KernelFilesArguments,
     /// Expected GPU targets. gfx90a also selects gfx90a:xnack+ and gfx90a:xnack-;
     /// gfx90a:xnack+ also selects plain gfx90a. Default: keep every target
-    #[arg(long, value_name = "TARGET", value_parser = TargetId::named, num_args = 1.., value_delimiter = ',')]
+    #[arg(long, value_name = "TARGET", value_parser = spelling::read_target, num_args = 1.., value_delimiter = ',')]
     pub(super) gpu_targets: Vec<TargetId>,
     /// Also reject an artifact, or a batch, whose kernel databases lack files for --gpu-targets. By default, only
     /// fat binaries count, and a batch with --layout module fails only if no artifact has any of the targets
@@ -97,12 +92,6 @@ pub(super) struct Arguments {
     storage: StorageArguments,
     #[command(flatten)]
     variants: Variants,
-    /// Accepted for older scripts; temporary files are in the output directory
-    #[arg(long, value_name = "DIR", hide = true)]
-    tmp_dir: Option<PathBuf>,
-    /// Accepted for older scripts; no outside tool is needed
-    #[arg(long, value_name = "FILE", hide = true)]
-    clang_offload_bundler: Option<PathBuf>,
 }
 
 /// The output of `--json` for a batch.
@@ -154,14 +143,6 @@ fn options(arguments: &Arguments) -> Result<Options, Error> {
     if options.layout == Layout::Artifact && options.install_hint.is_some() {
         let text = "--install-hint has no effect with --layout artifact, which writes no manifest; remove one of the two options";
         return Err(Error::usage(text));
-    }
-    for (option, given) in [
-        ("--tmp-dir", arguments.tmp_dir.is_some()),
-        ("--clang-offload-bundler", arguments.clang_offload_bundler.is_some()),
-    ] {
-        if given && !print().quiet {
-            output::complain("note", format_args!("ignoring {option}: it is not needed"));
-        }
     }
     Ok(options)
 }

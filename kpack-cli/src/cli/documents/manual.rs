@@ -58,7 +58,7 @@ fn file(name: &str) -> String {
     format!("{name}.1")
 }
 
-/// Adds the pages of a command and of the commands in it. An alias has a page that includes the command's.
+/// Adds the pages of a command and of the commands in it.
 fn add_with_parts(command: &Command, pages: &mut Pages) -> io::Result<()> {
     let name = |command: &Command| command.get_display_name().unwrap_or("kpack").to_owned();
     let parts = command.get_subcommands();
@@ -68,10 +68,6 @@ fn add_with_parts(command: &Command, pages: &mut Pages) -> io::Result<()> {
             add_with_parts(part, pages)?;
         } else {
             pages.insert(file(&name(part)), page(part, vec![name(command)])?);
-        }
-        for alias in part.get_visible_aliases() {
-            let include = format!(".so man1/{}.1\n", name(part));
-            pages.insert(file(&format!("{}-{alias}", name(command))), include);
         }
     }
     let others = parts.iter().map(|part| name(part)).collect();

@@ -3,9 +3,11 @@
 #![allow(dead_code, reason = "each test file uses what it needs")]
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::env;
+use std::ffi::OsString;
 use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Output, Stdio};
 
 use kpack_tests::process;
@@ -49,13 +51,12 @@ pub(crate) fn succeeds(tree: &Tree, arguments: &[&str]) -> String {
 
 /// The command line, standard output, standard error and exit code, with the tree as `/tree`.
 pub(crate) fn said(tree: &Tree, arguments: &[&str]) -> String {
-    let ([stdout, stderr], code) = output_of(tree, arguments);
+    let ([stdout, stderr], code) = texts(tree, kpack(tree, arguments));
     format!("$ kpack {}\n{stdout}{stderr}exit code {code}\n", arguments.join(" "))
 }
 
 /// Standard output, standard error and exit code, with the tree as `/tree`.
-fn output_of(tree: &Tree, arguments: &[&str]) -> ([String; 2], i32) {
-    let output = kpack(tree, arguments);
+fn texts(tree: &Tree, output: Output) -> ([String; 2], i32) {
     let root = tree.root().canonicalize().unwrap();
     let texts = [output.stdout, output.stderr].map(|bytes| {
         let text = String::from_utf8(bytes).unwrap();
@@ -65,7 +66,36 @@ fn output_of(tree: &Tree, arguments: &[&str]) -> ([String; 2], i32) {
     (texts, output.status.code().unwrap())
 }
 
-/// A name, what it changes in a copy of its table's tree, and the command lines that run there, one after the other.
+/// Lets a command find no configuration of the user and of installers.
+pub(crate) fn without_configuration<'a>(command: &'a mut Command, tree: &Tree) -> &'a mut Command {
+    let is_of_installer = |name: &OsString| {
+        ["PIP_", "UV_"].iter().any(|start| name.as_encoded_bytes().starts_with(start.as_bytes()))
+    };
+    for name in env::vars_os().map(|(name, _)| name).filter(is_of_installer) {
+        command.env_remove(name);
+    }
+    command.env_remove("VIRTUAL_ENV").env("HOME", tree.root())
+}
+
+/// A command line of a shell, in a tree, where `kpack` is the command under test.
+pub(crate) fn shell(tree: &Tree, line: &str) -> Command {
+    let own = Path::new(env!("CARGO_BIN_EXE_kpack")).parent().unwrap().to_owned();
+    let path = env::var_os("PATH").unwrap_or_default();
+    let path = env::join_paths([own].into_iter().chain(env::split_paths(&path))).unwrap();
+    let mut shell = Command::new("sh");
+    shell.args(["-c", line]).current_dir(tree.root()).stdin(Stdio::null()).env("PATH", path);
+    without_configuration(&mut shell, tree);
+    shell
+}
+
+/// A command line, and what it prints, as in the rows of [`said_by`].
+pub(crate) fn transcript(tree: &Tree, line: &str, mut shell: Command) -> String {
+    let ([stdout, stderr], code) = texts(tree, shell.output().unwrap());
+    let stderr = stderr.lines().map(|line| format!("! {line}\n"));
+    format!("$ {line}\n{stdout}{}exit code {code}\n", String::from_iter(stderr))
+}
+
+/// A name, what it changes in a copy of its table's tree, and the lines that a shell then runs there, one after the other.
 pub(crate) type Row = (&'static str, fn(&Tree), &'static [&'static str]);
 
 /// What the commands of each row print, with their exit codes and the files that they change, for a snapshot. Lines of standard
@@ -78,9 +108,7 @@ pub(crate) fn said_by(rows: &[Row], original: &Tree) -> String {
         text += &format!("# {name}\n");
         let mut before = states(&tree);
         for line in *lines {
-            let ([stdout, stderr], code) = output_of(&tree, &words(line));
-            let stderr = stderr.lines().map(|line| format!("! {line}\n")).collect::<String>();
-            text += &format!("$ kpack {line}\n{stdout}{stderr}exit code {code}\n");
+            text += &transcript(&tree, line, shell(&tree, line));
             let after = states(&tree);
             for path in BTreeSet::from_iter(before.keys().chain(after.keys())) {
                 match (before.get(path), after.get(path)) {

@@ -9,7 +9,7 @@ use kpack_format::offload_bundle::plain;
 use kpack_split::elf::{DeviceCode, Image, JoinPlan, NewCode};
 use kpack_tests::fixture::{Kind, code_object};
 
-use super::{Bench, MARKER, Made, apply, same_host_code};
+use super::{Bench, MARKER, Made, same_host_code};
 
 /// So much device code for each wrapper fits into the addresses that the split freed, in bytes.
 pub(crate) const LITTLE: usize = 9_000;
@@ -41,7 +41,7 @@ fn check_size(bench: &Bench, kind: Kind, fat: &Path, host: &Path, size: usize) -
     bench.check_with_tools(kind, &made, &|(tool, arguments), _, of_treated| {
         let treated = bench.path("host-tool");
         fs::copy(host, &treated)?;
-        apply(tool, arguments, &treated)?;
+        bench.apply(tool, arguments, &treated)?;
         join(&treated, of_treated, size)
     })
 }

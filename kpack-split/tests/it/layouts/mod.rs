@@ -7,7 +7,8 @@ mod joined;
 pub(crate) mod random;
 pub(crate) mod trimmed;
 
-use std::collections::BTreeSet;
+use std::cell::RefCell;
+use std::collections::{BTreeSet, HashMap};
 use std::ffi::OsStr;
 use std::fs::{self, File};
 use std::os::unix::fs::PermissionsExt;
@@ -17,9 +18,9 @@ use std::process::Command;
 pub(crate) use self::joined::{LITTLE, MUCH, join, same_bytes};
 use anyhow::{Context, Result, bail, ensure};
 use kpack_split::elf::{self, DeviceCode, Image, Plan, Segment};
-use kpack_tests::fixture::{FatLibrary, Kind, Storage, code_object};
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, code_object, compile};
 use kpack_tests::process::try_run as run;
-use kpack_tests::require;
+use kpack_tests::{require, sha256};
 
 const MARKER: &[u8] = b"\x82\xb2kpack_search_paths\x91\xa1x\xabkernel_name\xa1y";
 
@@ -59,6 +60,31 @@ pub(crate) const LINKERS: [Linker; 4] = [
         relr: None,
     },
 ];
+
+/// Loads a library, whose symbols are bound when they are used, and then again, when all are bound at the start.
+const LOADER: &str = r#"
+#include <dlfcn.h>
+#include <stdio.h>
+static int load(const char *path, int mode) {
+    void *library = dlopen(path, mode);
+    if (!library) { fputs(dlerror(), stderr); return 1; }
+    void (*report)(void) = (void (*)(void))dlsym(library, "fixture_report");
+    if (!report) return 2;
+    report();
+    return dlclose(library);
+}
+int main(int n, char **v) {
+    int failed = load(v[1], RTLD_LAZY);
+    if (failed) return failed;
+    /* Otherwise the second load would give the first one. */
+    if (dlopen(v[1], RTLD_LAZY | RTLD_NOLOAD)) { fputs("it stays loaded", stderr); return 3; }
+    puts("bound at the start:");
+    return load(v[1], RTLD_NOW) || n != 2;
+}
+"#;
+
+/// What the loader prints between the two reports.
+const BOUND: &str = "bound at the start:\n";
 
 /// A linker script for GNU ld that puts notes before `.interp`, as its own scripts do since 2.44.
 pub(crate) const NOTES_FIRST: &str = "SECTIONS {
@@ -122,11 +148,38 @@ type Tool = (&'static str, &'static [&'static str]);
 /// Makes the second file again, of the output of a tool: the first file is the fat binary after it.
 type Make<'a> = dyn Fn(Tool, &Path, &Path) -> Result<()> + 'a;
 
+/// What programs made of files, by the bytes and the mode of each file. Many steps of a check have the same file, and
+/// starting programs is nearly all that a check costs.
+#[derive(Debug)]
+struct Memory<T>(RefCell<HashMap<String, T>>);
+
+impl<T: Clone> Memory<T> {
+    fn new() -> Self {
+        Self(RefCell::default())
+    }
+
+    /// What `start` made of such a file before, or else what it makes now.
+    fn of(&self, program: &str, file: &Path, start: impl FnOnce() -> Result<T>) -> Result<T> {
+        let mode = fs::metadata(file)?.permissions().mode();
+        let key = format!("{program} {mode:o} {}", sha256(&fs::read(file)?));
+        if let Some(made) = self.0.borrow().get(&key) {
+            return Ok(made.clone());
+        }
+        let made = start()?;
+        self.0.borrow_mut().insert(key, made.clone());
+        Ok(made)
+    }
+}
+
 /// A directory with a program that loads a library and lets it report.
 pub(crate) struct Bench {
     machine: Host,
     directory: tempfile::TempDir,
     loader: PathBuf,
+    reports: Memory<String>,
+    lints: Memory<BTreeSet<String>>,
+    /// What tools said, and the bytes that they made.
+    applied: Memory<(String, Vec<u8>)>,
 }
 
 impl Bench {
@@ -136,18 +189,12 @@ impl Bench {
 
     pub(crate) fn of(machine: Host) -> Result<Self> {
         let directory = tempfile::tempdir()?;
-        let source = directory.path().join("loader.c");
+        fs::write(directory.path().join("loader.c"), LOADER)?;
+        let mut compiler = Command::new(machine.compiler);
+        compile(compiler.current_dir(&directory).arg("-ldl"), &["loader.c"], "loader");
         let loader = directory.path().join("loader");
-        fs::write(
-            &source,
-            "#include <dlfcn.h>\n#include <stdio.h>\nint main(int n, char **v) {\n\
-             void *library = dlopen(v[1], RTLD_NOW);\n\
-             if (!library) { fputs(dlerror(), stderr); return 1; }\n\
-             void (*report)(void) = (void (*)(void))dlsym(library, \"fixture_report\");\n\
-             if (!report) return 2;\n report(); return n != 2;\n}\n",
-        )?;
-        run(Command::new(machine.compiler).arg(&source).arg("-o").arg(&loader).arg("-ldl"))?;
-        Ok(Self { machine, directory, loader })
+        let (reports, lints, applied) = (Memory::new(), Memory::new(), Memory::new());
+        Ok(Self { machine, directory, loader, reports, lints, applied })
     }
 
     /// The tool of that name for the binaries of this machine.
@@ -166,15 +213,42 @@ impl Bench {
     /// What the binary says of its wrappers and its host code, whether its symbols are bound at the
     /// start or when they are used.
     pub(crate) fn report(&self, kind: Kind, binary: &Path) -> Result<String> {
+        self.reports.of(&format!("{kind:?}"), binary, || self.start(kind, binary))
+    }
+
+    fn start(&self, kind: Kind, binary: &Path) -> Result<String> {
         let mut words: Vec<&OsStr> = self.machine.runner.iter().map(OsStr::new).collect();
         if kind == Kind::Shared {
-            words.push(self.loader.as_os_str());
+            // It reports both at one start.
+            words.extend([self.loader.as_os_str(), binary.as_os_str()]);
+            let said = run(Command::new(words[0]).args(&words[1..]))?;
+            let (lazy, bound) = said.split_once(BOUND).context("no second report")?;
+            ensure!(lazy == bound, "bound at the start: {bound}\nwithout: {lazy}");
+            return Ok(lazy.to_owned());
         }
         words.push(binary.as_os_str());
         let lazy = run(Command::new(words[0]).args(&words[1..]))?;
         let bound = run(Command::new(words[0]).args(&words[1..]).env("LD_BIND_NOW", "1"))?;
         ensure!(lazy == bound, "with LD_BIND_NOW: {bound}\nwithout: {lazy}");
         Ok(lazy)
+    }
+
+    /// As [`apply`].
+    fn apply(&self, tool: &str, arguments: &[&str], file: &Path) -> Result<String> {
+        let made = self.applied.of(&format!("{tool} {arguments:?}"), file, || {
+            let said = apply(tool, arguments, file)?;
+            Ok((said, fs::read(file)?))
+        });
+        let (said, bytes) = made?;
+        if fs::read(file)? != bytes {
+            fs::write(file, bytes)?;
+        }
+        Ok(said)
+    }
+
+    /// What `eu-elflint` says, as [`elflint`].
+    fn elflint(&self, file: &Path) -> Result<BTreeSet<String>> {
+        self.lints.of("eu-elflint", file, || elflint(file))
     }
 
     /// Splits `fat` into `host`; also gives the plan.
@@ -194,6 +268,8 @@ impl Bench {
     /// Builds, splits, and checks that everything still holds.
     pub(crate) fn check(&self, library: &FatLibrary, kind: Kind) -> Result<Plan> {
         let (fat, host) = (self.path("fat"), self.path("host"));
+        // Another library has other files.
+        self.applied.0.borrow_mut().clear();
         for old in [&fat, &host] {
             let _ = fs::remove_file(old);
         }
@@ -216,7 +292,7 @@ impl Bench {
     fn check_host(&self, kind: Kind, fat: &Path, host: &Path, expected: &str) -> Result<()> {
         self.check_report(kind, host, expected)?;
         if require::tool("eu-elflint") {
-            let (before, after) = (elflint(fat)?, elflint(host)?);
+            let (before, after) = (self.elflint(fat)?, self.elflint(host)?);
             let added: Vec<_> = after.difference(&before).collect();
             ensure!(
                 added.is_empty(),
@@ -250,13 +326,13 @@ impl Bench {
         let (treated, of_treated) = (self.path("fat-tool"), self.path("made-tool"));
         for (tool, arguments) in self.tools() {
             fs::copy(made.fat, &treated)?;
-            let sound = apply(tool, arguments, &treated).is_ok()
+            let sound = self.apply(tool, arguments, &treated).is_ok()
                 && self.report(kind, &treated).is_ok_and(|report| report == made.expected);
             if !sound {
                 // Said where the split is checked.
                 continue;
             }
-            let lints = elflint(&treated)?.is_subset(&elflint(made.fat)?);
+            let lints = self.elflint(&treated)?.is_subset(&self.elflint(made.fat)?);
             let check = |order| {
                 let checked = if lints {
                     self.check_host(kind, &treated, &of_treated, made.expected)
@@ -266,7 +342,7 @@ impl Bench {
                 checked.with_context(|| format!("{tool} {order} the {}", made.what))
             };
             fs::copy(made.path, &of_treated)?;
-            apply(tool, arguments, &of_treated)?;
+            self.apply(tool, arguments, &of_treated)?;
             check("after")?;
             let again = make((tool, arguments), &treated, &of_treated);
             again.with_context(|| format!("of the output of {tool}"))?;
@@ -281,7 +357,7 @@ impl Bench {
         for (tool, arguments) in self.tools() {
             let fat_then_tool = self.path("fat-tool");
             fs::copy(fat, &fat_then_tool)?;
-            let said = match apply(tool, arguments, &fat_then_tool) {
+            let said = match self.apply(tool, arguments, &fat_then_tool) {
                 Ok(said) => said,
                 Err(error) => {
                     eprintln!("left out: {tool} refuses the fat binary itself: {error}");
@@ -296,7 +372,7 @@ impl Bench {
 
             let split_then_tool = self.path("split-tool");
             fs::copy(host, &split_then_tool)?;
-            let says = apply(tool, arguments, &split_then_tool)?;
+            let says = self.apply(tool, arguments, &split_then_tool)?;
             ensure!(says == said, "{tool} says of the host binary: {says}");
             let tool_then_split = self.path("tool-split");
             let _ = fs::remove_file(&tool_then_split);
@@ -307,7 +383,7 @@ impl Bench {
                 .with_context(|| format!("of the output of {tool}"))?;
 
             for (order, result) in [("after", split_then_tool), ("before", tool_then_split)] {
-                let checked = if elflint(&fat_then_tool)?.is_subset(&elflint(fat)?) {
+                let checked = if self.elflint(&fat_then_tool)?.is_subset(&self.elflint(fat)?) {
                     self.check_host(kind, &fat_then_tool, &result, expected)
                 } else {
                     eprintln!("eu-elflint is left out: {tool} damages the fat binary itself");

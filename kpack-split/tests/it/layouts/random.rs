@@ -17,8 +17,8 @@ use proptest::test_runner::{Config, RngAlgorithm, TestRng, TestRunner};
 
 use super::joined::{LITTLE, MUCH, join, same_bytes};
 use super::{
-    AARCH64, Bench, Host, LINKERS, Linker, NATIVE, NOTES_FIRST, PPC64LE, apply, elflint,
-    expected_report, fat_library, same_host_code,
+    AARCH64, Bench, Host, LINKERS, Linker, NATIVE, NOTES_FIRST, PPC64LE, apply, expected_report,
+    fat_library, same_host_code,
 };
 
 const CROSS: [Linker; 2] = [cross("AArch64", AARCH64), cross("ppc64le", PPC64LE)];
@@ -379,7 +379,8 @@ impl Trial {
         if !report.is_ok_and(|report| report == self.fat) {
             return Ok(false);
         }
-        self.is_sound &= elflint(&next)?.is_subset(&elflint(&self.path("original"))?);
+        self.is_sound &=
+            self.bench.elflint(&next)?.is_subset(&self.bench.elflint(&self.path("original"))?);
         fs::rename(&next, self.path("control"))?;
         fs::copy(self.path("now"), &next)?;
         let says = apply(tool, arguments, &next)?;

@@ -48,7 +48,6 @@ fn each_command_has_a_manual_page() {
     }
     for (page, parts) in [
         ("split", &["EXIT STATUS", "EXAMPLES", "<DIR>", "<NAME>"][..]),
-        ("unbundle", &[".so man1/kpack-extract.1"]),
         ("wheel-split", &["SOURCE_DATE_EPOCH"]),
         ("artifact-split", &["EXIT STATUS", "EXAMPLES"]),
     ] {

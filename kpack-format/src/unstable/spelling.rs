@@ -21,69 +21,61 @@ const PRODUCTS: &[(&str, &str)] = &[
     ("rx9070", "gfx1201"), ("rx9060", "gfx1200"),
 ];
 
-impl TargetId {
-    /// Reads the name of a target as a user writes it: a processor with digits only, or `amdgcnspirv`,
-    /// and known features. A processor need not be known, so that new GPUs work: see
-    /// [`is_known`](Self::is_known). Files may have other words.
-    ///
-    /// # Errors
-    /// The error says what was meant, if that can be guessed.
-    pub fn named(name: &str) -> Result<Self, ParseTargetIdError> {
-        let refuse = |reason: String| Err(ParseTargetIdError::new(name, reason));
-        if let Some(family) = Self::family(name) {
-            let known = processors().filter(|name| family.covers_name(name));
-            let known: Vec<&str> = known.take(3).collect();
-            return refuse(format!("a family; list its processors, such as {}", known.join(", ")));
-        }
-        let expected = match name.parse::<Self>() {
-            Ok(target) if target.is_well_formed() => return Ok(target),
-            Ok(target) if target.is_processor() => {
-                format!("expected the features {}", FEATURES.join(" and "))
+/// Reads the name of a target as a user writes it: a processor with digits only, or `amdgcnspirv`,
+/// and known features. A processor need not be [known](is_known), so that new GPUs work. Files may have other
+/// words.
+///
+/// # Errors
+/// The error says what was meant, if that can be guessed.
+pub fn read_target(name: &str) -> Result<TargetId, ParseTargetIdError> {
+    let refuse = |reason: String| Err(ParseTargetIdError::new(name, reason));
+    if let Some(family) = TargetId::family(name) {
+        let known: Vec<&str> = processors().filter(|name| covers(&family, name)).take(3).collect();
+        return refuse(format!("a family; list its processors, such as {}", known.join(", ")));
+    }
+    let expected = match name.parse::<TargetId>() {
+        Ok(target) if is_processor(&target) => {
+            if target.features().all(|(name, _)| FEATURES.contains(&name)) {
+                return Ok(target);
             }
-            Ok(_) => EXPECTED.to_owned(),
-            Err(error) => error.reason().to_owned(),
-        };
-        match meant(name) {
-            Some(meant) => refuse(format!("{expected}; did you mean {meant}?")),
-            None => refuse(expected),
+            format!("expected the features {}", FEATURES.join(" and "))
         }
+        Ok(_) => EXPECTED.to_owned(),
+        Err(error) => error.reason().to_owned(),
+    };
+    match meant(name) {
+        Some(meant) => refuse(format!("{expected}; did you mean {meant}?")),
+        None => refuse(expected),
     }
+}
 
-    /// Whether this version knows the processor, or one of the family. Newer ones can be used all the same.
-    pub fn is_known(&self) -> bool {
-        self.processor() == SPIRV || processors().any(|known| self.covers_name(known))
-    }
+/// Whether this version knows the processor, or one of the family. Newer ones can be used all the same.
+pub fn is_known(target: &TargetId) -> bool {
+    target.processor() == SPIRV || processors().any(|known| covers(target, known))
+}
 
-    /// What to say of a target that is not [known](Self::is_known).
-    pub fn unknown_warning(&self) -> Option<String> {
-        if self.is_known() {
-            return None;
-        }
-        let near = nearest(self.processor());
-        let meant = near.map_or(String::new(), |near| format!("; did you mean {near}?"));
-        let processor = self.processor();
-        let generic = self.generic(Delivery::Archive).map_or(String::new(), |generic| {
-            let similar = Vec::from_iter(self.similar()).join(", ");
-            let generic = generic.target.processor().to_owned();
-            format!("; kpack assumes that it runs {generic} code, as {similar} do")
-        });
-        Some(format!(
-            "{processor} is not a processor that this version of kpack knows{generic}{meant}"
-        ))
+/// What to say of a target that is not [known](is_known).
+pub fn unknown_warning(target: &TargetId) -> Option<String> {
+    if is_known(target) {
+        return None;
     }
+    let processor = target.processor();
+    let meant = nearest(processor).map_or(String::new(), |near| format!("; did you mean {near}?"));
+    let generic = target.generic(Delivery::Archive).map_or(String::new(), |generic| {
+        let similar = Vec::from_iter(target.similar()).join(", ");
+        let generic = generic.target.processor().to_owned();
+        format!("; kpack assumes that it runs {generic} code, as {similar} do")
+    });
+    Some(format!("{processor} is not a processor that this version of kpack knows{generic}{meant}"))
+}
 
-    fn is_processor(&self) -> bool {
-        let number = self.processor().strip_prefix("gfx");
-        number.map_or(self.processor() == SPIRV, |number| !number.contains('x'))
-    }
+fn is_processor(target: &TargetId) -> bool {
+    let number = target.processor().strip_prefix("gfx");
+    number.map_or(target.processor() == SPIRV, |number| !number.contains('x'))
+}
 
-    fn is_well_formed(&self) -> bool {
-        self.is_processor() && self.features().all(|(name, _)| FEATURES.contains(&name))
-    }
-
-    fn covers_name(&self, processor: &str) -> bool {
-        processor.parse().is_ok_and(|processor| self.covers(&processor))
-    }
+fn covers(target: &TargetId, processor: &str) -> bool {
+    processor.parse().is_ok_and(|processor| target.covers(&processor))
 }
 
 /// The target that a misspelled name stands for.
@@ -167,7 +159,7 @@ mod tests {
             ("gfx9999", "gfx9999"),
             ("gfx14-generic", "gfx14-generic"),
         ] {
-            assert_eq!(TargetId::named(name).unwrap().to_string(), target);
+            assert_eq!(read_target(name).unwrap().to_string(), target);
         }
     }
 
@@ -191,7 +183,7 @@ mod tests {
             ("all", None),
             ("", None),
         ] {
-            let error = TargetId::named(name).unwrap_err().to_string();
+            let error = read_target(name).unwrap_err().to_string();
             let expected = meant.map(|meant| format!("; did you mean {meant}?"));
             let told = error.split_once("; did you").map(|(_, told)| format!("; did you{told}"));
             assert_eq!(told, expected, "{error}");
@@ -201,16 +193,16 @@ mod tests {
     #[test]
     fn a_family_is_no_target() {
         for name in ["gfx11", "gfx11xx", "gfx110x"] {
-            let error = TargetId::named(name).unwrap_err().to_string();
+            let error = read_target(name).unwrap_err().to_string();
             assert!(error.contains("a family; list its processors, such as gfx1100"), "{error}");
         }
         // A family that nobody knows.
-        assert!(TargetId::named("gfx19xx").is_err());
+        assert!(read_target("gfx19xx").is_err());
     }
 
     #[test]
     fn products_are_named_and_other_numbers_are_not() {
-        let said = |name: &str| TargetId::named(name).unwrap_err().to_string();
+        let said = |name: &str| read_target(name).unwrap_err().to_string();
         for name in ["rx7600", "Radeon RX 7600 XT", "RX7600"] {
             assert!(said(name).ends_with("; did you mean gfx1102?"), "{name}");
         }
@@ -220,7 +212,7 @@ mod tests {
 
     #[test]
     fn unknown_processors_get_a_warning() {
-        let warning = |name: &str| TargetId::named(name).unwrap().unknown_warning();
+        let warning = |name: &str| unknown_warning(&read_target(name).unwrap());
         assert_eq!(warning("gfx1100"), None);
         assert_eq!(warning("amdgcnspirv"), None);
         let text = warning("gfx9999:xnack+").unwrap();

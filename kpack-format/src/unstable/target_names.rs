@@ -1,10 +1,11 @@
 //! GPU targets in the names of files and directories that others chose: `Kernels.so-000-gfx90a-xnack+.hsaco`.
-//! [`FileNames`] has those that kpack chooses, [`TargetId::named`] what users write.
+//! [`FileNames`] has those that kpack chooses, [`read_target`](super::spelling::read_target) what users write.
 
 use crate::TargetId;
 use crate::code_object::processors;
 use crate::names::FileNames;
-use crate::spelling::FEATURES;
+
+use super::spelling::FEATURES;
 
 /// Reads text that is nothing but a target in its usual form, such as `gfx90a:xnack+`, or the name of a
 /// family. Only processors and SPIR-V are targets: groups of targets also have names.
