@@ -134,12 +134,12 @@ const OF_A_PREFIX: &[Row] = &[
         "a dry run, a run and another one",
         |_| {},
         &[
-            "trim --arch gfx1100 --dry-run prefix",
-            "trim --arch gfx1100 prefix",
-            "trim --arch gfx1100 prefix",
+            "kpack trim --arch gfx1100 --dry-run prefix",
+            "kpack trim --arch gfx1100 prefix",
+            "kpack trim --arch gfx1100 prefix",
         ],
     ),
-    ("a file without code for the GPU", |_| {}, &["trim --arch gfx1030 prefix"]),
+    ("a file without code for the GPU", |_| {}, &["kpack trim --arch gfx1030 prefix"]),
     (
         "files that stay for the same reason",
         |tree| {
@@ -147,15 +147,15 @@ const OF_A_PREFIX: &[Row] = &[
             tree.copy_file("fat", "prefix/lib/libb.so");
         },
         &[
-            "trim --arch gfx1030 prefix",
-            "trim --arch gfx1030 --verbose prefix",
-            "trim --arch gfx1030 --json prefix",
+            "kpack trim --arch gfx1030 prefix",
+            "kpack trim --arch gfx1030 --verbose prefix",
+            "kpack trim --arch gfx1030 --json prefix",
         ],
     ),
     (
         "binaries that cannot be read, without device code",
         |tree| drop(other_binaries(tree)),
-        &["trim --arch gfx1100 --verbose venv"],
+        &["kpack trim --arch gfx1100 --verbose venv"],
     ),
     (
         "binaries that cannot be read, with device code",
@@ -168,7 +168,7 @@ const OF_A_PREFIX: &[Row] = &[
             tree.write("venv/bare.exe", program_for(0x14c, b".hip_fat"));
             tree.write("venv/fat.so", [elf, plain].concat());
         },
-        &["trim --arch gfx1100 --verbose venv"],
+        &["kpack trim --arch gfx1100 --verbose venv"],
     ),
     (
         "databases, archives and a manifest",
@@ -186,10 +186,10 @@ const OF_A_PREFIX: &[Row] = &[
             split_library(tree);
         },
         &[
-            "trim --arch gfx1100 --dry-run prefix",
-            "trim --arch gfx1100 prefix",
-            "show prefix/lib/.kpack/vec_lib.kpm",
-            "trim --arch gfx1100 prefix",
+            "kpack trim --arch gfx1100 --dry-run prefix",
+            "kpack trim --arch gfx1100 prefix",
+            "kpack show prefix/lib/.kpack/vec_lib.kpm",
+            "kpack trim --arch gfx1100 prefix",
         ],
     ),
     // hipDNN's engines have archives in a directory per target.
@@ -213,9 +213,9 @@ const OF_A_PREFIX: &[Row] = &[
             put("share/mine/e", "gfx942");
         },
         &[
-            "trim --arch gfx942,gfx1100 --kernel-files mine=share/mine/*_{target}.kpack tree",
-            "trim --arch gfx1030 --kernel-files mine=share/mine/*_{target}.kpack tree",
-            "trim --arch gfx942 --kernel-files mine=share/mine/*_{target}.kpack tree",
+            "kpack trim --arch gfx942,gfx1100 --kernel-files mine=share/mine/*_{target}.kpack tree",
+            "kpack trim --arch gfx1030 --kernel-files mine=share/mine/*_{target}.kpack tree",
+            "kpack trim --arch gfx942 --kernel-files mine=share/mine/*_{target}.kpack tree",
         ],
     ),
     // A link leads to the file that serves a chosen GPU.
@@ -231,7 +231,7 @@ const OF_A_PREFIX: &[Row] = &[
             }
             symlink("gfx1030_20.HIP.fdb.txt", tree.path(&db("r6", "gfx1031"))).unwrap();
         },
-        &["trim --arch gfx942,gfx1031 opt"],
+        &["kpack trim --arch gfx942,gfx1031 opt"],
     ),
     (
         "a damaged database",
@@ -239,12 +239,12 @@ const OF_A_PREFIX: &[Row] = &[
             let name = "prefix/lib/rocblas/library/Kernels_gfx942.hsaco";
             tree.write(name, b"__CLANG_OFFLOAD_BUNDLE__\xff");
         },
-        &["trim --arch gfx1100 prefix"],
+        &["kpack trim --arch gfx1100 prefix"],
     ),
     (
         "a note that is a link",
         |tree| symlink("../fat", tree.path("prefix/.kpack-trimmed")).unwrap(),
-        &["trim --arch gfx1100 prefix"],
+        &["kpack trim --arch gfx1100 prefix"],
     ),
     (
         "kernel files, without a rule and with one",
@@ -255,14 +255,14 @@ const OF_A_PREFIX: &[Row] = &[
             }
         },
         &[
-            "trim --arch gfx1100 lib",
-            "trim --arch gfx1100 --kernel-files cycles=kernel_{target}.fatbin.zst lib",
+            "kpack trim --arch gfx1100 lib",
+            "kpack trim --arch gfx1100 --kernel-files cycles=kernel_{target}.fatbin.zst lib",
         ],
     ),
     (
         "bundles in data that cannot shrink",
         |tree| drop(with_bundles_in_data(tree, &[Storage::Plain, Storage::Zlib(1)], &[])),
-        &["trim --arch gfx1100 lib"],
+        &["kpack trim --arch gfx1100 lib"],
     ),
     // One variant of gfx90a's code went and the other one stayed, which the message about gfx1030 names. The note does not
     // explain what is missing for that.
@@ -270,8 +270,8 @@ const OF_A_PREFIX: &[Row] = &[
         "what the note explains",
         |_| {},
         &[
-            "trim --quiet --arch gfx1100,gfx90a:xnack+ prefix",
-            "verify --quiet --arch gfx90a,gfx1030,gfx942 prefix",
+            "kpack trim --quiet --arch gfx1100,gfx90a:xnack+ prefix",
+            "kpack verify --quiet --arch gfx90a,gfx1030,gfx942 prefix",
         ],
     ),
 ];
