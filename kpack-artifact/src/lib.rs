@@ -9,7 +9,7 @@
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
 
 mod code_ids;
-mod differences;
+mod compare;
 pub mod manifest_txt;
 pub mod mark;
 pub mod names;

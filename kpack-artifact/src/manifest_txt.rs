@@ -77,7 +77,7 @@ pub fn parse(path: &Path, text: &str) -> Result<Vec<String>, Error> {
 /// # Errors
 /// [`Error::Refused`] if it is not a directory, or its path has a symbolic link: its entries are then
 /// somewhere else as well.
-pub fn directory(artifact: &Path, prefix: &str) -> Result<Option<PathBuf>, Error> {
+pub fn prefix_directory(artifact: &Path, prefix: &str) -> Result<Option<PathBuf>, Error> {
     let mut path = artifact.to_owned();
     for part in Path::new(prefix) {
         path.push(part);
@@ -140,7 +140,7 @@ fn is_of_artifact(within: &Path) -> bool {
 
 /// The module that a prefix holds: the directory above `stage`, or the last one where there is no
 /// `stage`, in lower case. `math-libs/BLAS/rocBLAS/stage` is `rocblas`.
-pub(crate) fn module(prefix: &str) -> String {
+pub(crate) fn module_name(prefix: &str) -> String {
     let parts: Vec<&str> = prefix.split('/').collect();
     let stage = parts.iter().rposition(|part| *part == "stage");
     let name = match stage {
@@ -200,8 +200,8 @@ mod tests {
 
     #[test]
     fn a_module_is_what_is_staged() {
-        assert_eq!(module("math-libs/BLAS/hipBLASLt/stage"), "hipblaslt");
-        assert_eq!(module("third-party/AOTriton"), "aotriton");
-        assert_eq!(module("stage"), "stage");
+        assert_eq!(module_name("math-libs/BLAS/hipBLASLt/stage"), "hipblaslt");
+        assert_eq!(module_name("third-party/AOTriton"), "aotriton");
+        assert_eq!(module_name("stage"), "stage");
     }
 }

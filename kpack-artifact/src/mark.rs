@@ -108,7 +108,24 @@ pub fn is_marked(artifact: &Path) -> bool {
 }
 
 /// Refuses to replace the entry `name` of the directory `above` unless kpack wrote it, or it is an empty directory, as
-/// Ninja creates for a command's output.
+/// Ninja creates for a command's output. With `replace_artifacts`, other tools' artifacts may be replaced as well.
+pub(crate) fn check_replaceable_with(
+    above: &Directory,
+    name: &Path,
+    replace_artifacts: bool,
+) -> Result<(), Error> {
+    let checked = check_replaceable(above, name);
+    if checked.is_ok() || !is_artifact(above, name)? {
+        return checked;
+    }
+    if replace_artifacts {
+        return Ok(());
+    }
+    let advice = "choose another output directory, remove this one, or pass --replace-artifacts to replace it";
+    Err(in_the_way(above, name, advice))
+}
+
+/// The same, but for artifacts of other tools.
 pub(crate) fn check_replaceable(above: &Directory, name: &Path) -> Result<(), Error> {
     if !above.has(name.as_ref())? {
         return Ok(());
@@ -122,7 +139,7 @@ pub(crate) fn check_replaceable(above: &Directory, name: &Path) -> Result<(), Er
 }
 
 /// The error about the entry `name` of the directory `above`, which stays.
-pub(crate) fn in_the_way(above: &Directory, name: &Path, advice: &str) -> Error {
+fn in_the_way(above: &Directory, name: &Path, advice: &str) -> Error {
     let reason = format!(
         "is in the way: kpack replaces only directories that it wrote, which have a file {FILE_NAME}; {advice}"
     );
@@ -134,7 +151,7 @@ pub(crate) fn in_the_way(above: &Directory, name: &Path, advice: &str) -> Error 
 ///
 /// # Errors
 /// [`Error::Io`].
-pub(crate) fn is_artifact(above: &Directory, name: &Path) -> Result<bool, Error> {
+fn is_artifact(above: &Directory, name: &Path) -> Result<bool, Error> {
     if !above.has(name.as_ref())? {
         return Ok(false);
     }
@@ -151,7 +168,7 @@ pub(crate) fn is_artifact(above: &Directory, name: &Path) -> Result<bool, Error>
     let root = there.anchor();
     let mut has_prefix = prefixes.is_empty();
     for prefix in &prefixes {
-        match or_refused(manifest_txt::directory(&root, prefix))? {
+        match or_refused(manifest_txt::prefix_directory(&root, prefix))? {
             Ok(directory) => has_prefix |= directory.is_some(),
             Err(_) => return Ok(false),
         }

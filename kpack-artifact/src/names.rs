@@ -17,6 +17,17 @@ pub fn parse(name: &str) -> Option<(&str, Option<TargetId>)> {
     Some(parsed).filter(|(component, _)| !component.is_empty())
 }
 
+/// The name and component of an artifact directory, split or not. A target, or a family of targets, may follow them.
+pub(super) fn component(name: &str) -> &str {
+    if let Some((component, _)) = parse(name) {
+        return component;
+    }
+    match name.rsplit_once('_') {
+        Some((component, last)) if target_names::of_build(last).is_some() => component,
+        _ => name,
+    }
+}
+
 /// The name of the artifact directory of a component for a target, or of the generic one. Variants are in
 /// the artifact of their processor. ROCm's build takes names apart at each `_`, so a family whose name has one
 /// is called as AOTriton calls it: `gfx120x` for `gfx12_0`.
@@ -50,6 +61,29 @@ mod tests {
             assert_eq!(artifact.split('_').count(), 3, "{artifact}");
             assert_eq!(parse(&artifact), Some(("blas_lib", Some(target.plain()))));
         }
+    }
+
+    #[test]
+    fn families_are_no_part_of_a_component() {
+        assert_eq!(component("blas_lib"), "blas_lib");
+        assert_eq!(component("blas_lib_generic"), "blas_lib");
+        // The families that TheRock builds for.
+        for build in [
+            "gfx90X-dcgpu",
+            "gfx94X-dcgpu",
+            "gfx950-dcgpu",
+            "gfx101X-dgpu",
+            "gfx103X-dgpu",
+            "gfx110X-all",
+            "gfx115X-igpu",
+            "gfx120X-all",
+            "gfx1250-dcgpu",
+        ] {
+            assert_eq!(component(&format!("blas_lib_{build}")), "blas_lib");
+        }
+        assert_eq!(component("blas_lib_gfx90a:xnack+"), "blas_lib");
+        assert_eq!(component("blas_lib_amdgcnspirv"), "blas_lib");
+        assert_eq!(component("core_hip_run"), "core_hip_run");
     }
 
     #[test]

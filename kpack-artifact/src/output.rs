@@ -4,8 +4,10 @@ use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use super::mark;
 use super::rules::{Installed, InstalledContent};
 use super::tree::Tree;
+use kpack_core::Error;
 use kpack_core::platform::SharedInode;
 use kpack_tree::{Entry, EntryPath, Node, Selection};
 
@@ -14,9 +16,12 @@ pub(super) type Edits = Vec<(u64, Vec<u8>)>;
 /// An artifact directory to write.
 #[derive(Debug, Default)]
 pub(super) struct Output {
+    /// The name of the directory.
+    pub(super) name: String,
     /// The artifact directory whose times it gets.
     pub(super) model: PathBuf,
-    pub(super) databases: Selection,
+    /// The bytes of its mark.
+    pub(super) mark: Vec<u8>,
     /// Its prefixes. Empty prefixes are not listed.
     pub(super) prefixes: Vec<String>,
     /// By path in the artifact.
@@ -67,8 +72,13 @@ pub(super) struct NewFile {
 }
 
 impl Output {
-    pub(super) fn new(model: &Path, databases: Selection) -> Self {
-        Self { model: model.to_owned(), databases, ..Self::default() }
+    /// An artifact without entries, whose files of these `databases` are split.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for more rules than a mark can list.
+    pub(super) fn new(name: String, model: &Path, databases: &Selection) -> Result<Self, Error> {
+        let mark = mark::to_bytes(databases)?;
+        Ok(Self { name, model: model.to_owned(), mark, ..Self::default() })
     }
 
     pub(super) fn add_prefixes(&mut self, prefixes: &[String]) {
@@ -139,11 +149,10 @@ impl Output {
         self.insert(path, like, source);
     }
 
-    /// The entries to install. `artifact` is its directory.
-    pub(super) fn installed<'a>(
+    /// The entries to install.
+    pub(super) fn to_install<'a>(
         &'a self,
         component: &'a str,
-        artifact: &'a Path,
         may_share: bool,
     ) -> impl Iterator<Item = Installed<'a>> + Clone {
         self.entries.iter().filter_map(move |(path, source)| {
@@ -151,7 +160,7 @@ impl Output {
             Some(Installed {
                 at: prefixes.find_map(|prefix| path.strip_prefix(prefix).ok())?,
                 component,
-                artifact,
+                artifact: Path::new(&self.name),
                 may_share,
                 path,
                 content: match source {

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use kpack_format::archive::Toc;
 use kpack_format::names::KernelName;
 
-use super::differences::same_bytes;
+use super::compare::{Difference, differences, same_bytes};
 use super::tree::{Role, Tree};
 use kpack_core::Error;
 use kpack_core::parallel::lock;
@@ -171,25 +171,24 @@ pub(crate) fn conflicts<'a>(
 
 impl InstalledContent<'_> {
     fn is_same(self, other: InstalledContent<'_>) -> Result<bool, Error> {
-        let link = |path: &Path| {
-            let is_link = path.is_symlink().then(|| fs::read_link(path));
-            is_link.transpose().map_err(|e| Error::io(path, "read", e))
-        };
         use InstalledContent::{Bytes, Directory, File};
         match (self, other) {
             (Directory, Directory) => Ok(true),
             (Bytes(one), Bytes(other)) => Ok(one == other),
             (Bytes(bytes), File(path, edits)) | (File(path, edits), Bytes(bytes)) => {
                 let failed = |e| Error::io(path, "read", e);
-                let size = fs::symlink_metadata(path).map_err(failed)?.len();
-                let may_be =
-                    edits.is_empty() && size == bytes.len() as u64 && link(path)?.is_none();
+                let metadata = fs::symlink_metadata(path).map_err(failed)?;
+                let has_size = !metadata.is_symlink() && metadata.len() == bytes.len() as u64;
+                let may_be = edits.is_empty() && has_size;
                 Ok(may_be && fs::read(path).map_err(failed)? == bytes)
             }
-            (File(one, edits), File(other, other_edits)) => match (link(one)?, link(other)?) {
-                (None, None) => Ok(edits == other_edits && same_bytes(one, other)?),
-                (one, other) => Ok(one == other),
-            },
+            (File(one, edits), File(other, other_edits)) => {
+                let same_bytes = || Ok(edits == other_edits && same_bytes(one, other)?);
+                let found = differences(one, other, same_bytes)?;
+                Ok(found
+                    .iter()
+                    .all(|found| matches!(found, Difference::Mode(_) | Difference::Names(_))))
+            }
             (Directory, _) | (_, Directory) => Ok(false),
         }
     }

@@ -145,11 +145,6 @@ fn role(path: &Path, beside: &[PathBuf]) -> (String, Role) {
     }
 }
 
-/// Whether an artifact directory is a group's, by its name and the manifests in it.
-pub(crate) fn is_of_group(artifact: &Path) -> bool {
-    role_of(artifact) == Role::Group
-}
-
 /// The role of an artifact directory, by its name and the manifests in it.
 pub(crate) fn role_of(artifact: &Path) -> Role {
     let real = artifact.canonicalize();
@@ -161,8 +156,8 @@ pub(crate) fn role_of(artifact: &Path) -> Role {
 /// # Errors
 /// [`Error::Refused`] for a list of prefixes that is invalid; [`Error::Io`].
 pub fn targets_of_group(artifact: &Path) -> Result<BTreeSet<TargetId>, Error> {
-    let entries = Tree::read("", artifact, &Role::Group)?.entries.into_iter();
-    let targets = entries.filter_map(|item| match &*item.class {
+    let tree = Tree::read("", artifact, &Role::Group, Parsed::default())?;
+    let targets = tree.entries.into_iter().filter_map(|item| match &*item.class {
         Class::Target { target, .. } => Some(target.clone()),
         _ => None,
     });
@@ -205,12 +200,18 @@ impl Tree {
         Self { shard: shard.into(), root: root.to_owned(), ..Self::default() }
     }
 
-    /// Reads the artifact directory `root` of `shard`, whose databases are those of its mark.
+    /// Reads the artifact directory `root` of `shard`, whose databases are those of its mark, without parsing what is
+    /// `parsed`.
     ///
     /// # Errors
     /// [`Error::Refused`] for an invalid list of prefixes or mark; [`Error::Io`].
-    pub(crate) fn read(shard: &str, root: &Path, role: &Role) -> Result<Self, Error> {
-        Self::read_with(shard, root, &mark::databases(root, role)?)
+    pub(crate) fn read(
+        shard: &str,
+        root: &Path,
+        role: &Role,
+        parsed: Parsed<'_>,
+    ) -> Result<Self, Error> {
+        Self::read_with(shard, root, &mark::databases(root, role)?, parsed)
     }
 
     /// As [`read`](Self::read), with these databases.
@@ -218,20 +219,11 @@ impl Tree {
         shard: &str,
         root: &Path,
         databases: &Selection,
-    ) -> Result<Self, Error> {
-        Self::read_once(shard, root, databases, Parsed::default())
-    }
-
-    /// As [`read_with`](Self::read_with), without parsing what is `parsed`.
-    pub(crate) fn read_once(
-        shard: &str,
-        root: &Path,
-        databases: &Selection,
         parsed: Parsed<'_>,
     ) -> Result<Self, Error> {
         let mut tree = Self::empty(shard, root);
         for prefix in manifest_txt::read(root)? {
-            match manifest_txt::directory(root, &prefix)? {
+            match manifest_txt::prefix_directory(root, &prefix)? {
                 Some(_) => tree.prefixes.push(prefix),
                 None => tree.missing.push(prefix),
             }

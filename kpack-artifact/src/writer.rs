@@ -17,14 +17,9 @@ use kpack_core::Error;
 use kpack_core::publish::{Directory, Stage, StagedFile, copy_range, write_manifest};
 use kpack_core::report::Progress;
 
-/// Writes the entries of the artifact `name`, except host binaries.
-pub(super) fn write(
-    stage: &Stage,
-    name: &str,
-    output: &Output,
-    progress: &dyn Progress,
-) -> Result<(), Error> {
-    let mut writer = Writer::new(stage.make(name)?);
+/// Writes the entries of an artifact, except host binaries.
+pub(super) fn write(stage: &Stage, output: &Output, progress: &dyn Progress) -> Result<(), Error> {
+    let mut writer = Writer::new(stage.make(&output.name)?);
     for (path, source) in &output.entries {
         match source {
             EntrySource::Host(_) => continue,
@@ -50,15 +45,14 @@ pub(super) fn write(
 /// Adds the list of prefixes and the mark to an artifact that is otherwise complete, and sets the
 /// modes and times of directories. Returns the number and the size of the files added. The list is
 /// newer than what it was made of: builds know by it that the artifact is up to date.
-pub(super) fn finish(stage: &Stage, name: &str, output: &Output) -> Result<(u64, u64), Error> {
-    let root = stage.make(name)?;
+pub(super) fn finish(stage: &Stage, output: &Output) -> Result<(u64, u64), Error> {
+    let root = stage.make(&output.name)?;
     let prefixes = output.prefixes.iter();
     let prefixes = prefixes.filter(|prefix| root.below(Path::new(prefix)).is_ok());
     let list = manifest_txt::to_text(prefixes).into_bytes();
-    let files =
-        [(manifest_txt::FILE_NAME, list), (mark::FILE_NAME, mark::to_bytes(&output.databases)?)];
+    let files = [(manifest_txt::FILE_NAME, &list), (mark::FILE_NAME, &output.mark)];
     let mut size = 0;
-    for (name, bytes) in &files {
+    for (name, bytes) in files {
         // All is flushed at once before it is published.
         let directory = root.below(Path::new(""))?.without_flushes();
         let (staged, ()) = StagedFile::write_in(directory, name.as_ref(), |staged| {
@@ -247,10 +241,11 @@ fn copy_symlink(
 /// Gives the directories of an artifact the modes and times of those that they are like. A new one is
 /// as old as its newest entry, so that the same input gives the same output.
 fn set_directories(root: &Directory, output: &Output) -> Result<(), Error> {
+    let mut directories = root.directories()?;
+    directories.insert(PathBuf::new());
     // What is in a directory comes before it.
-    let below = root.directories()?;
-    for path in below.iter().map(PathBuf::as_path).rev().chain([Path::new("")]) {
-        let like = match output.entries.get(path) {
+    for path in directories.iter().rev() {
+        let like = match output.entries.get(&**path) {
             Some(EntrySource::Directory(like)) => like.clone(),
             _ => output.model.join(path).into(),
         };

@@ -9,6 +9,7 @@ use kpack_format::{Details, Reason};
 
 use crate::finding::{Id, ids, with_id};
 use crate::platform::readable;
+use crate::words::one_line;
 
 /// Why an operation on files failed.
 #[derive(Debug)]
@@ -179,11 +180,6 @@ impl Error {
     pub fn usage(reason: impl Into<String>) -> Self {
         Self::Usage(one_line(reason.into()))
     }
-}
-
-/// The text with its line breaks escaped, so that its ID ends it and no name can pass for another message.
-pub(crate) fn one_line(text: String) -> String {
-    if text.contains(['\n', '\r']) { text.replace('\n', "\\n").replace('\r', "\\r") } else { text }
 }
 
 /// A path for messages, [`escaped`].

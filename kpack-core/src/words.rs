@@ -22,6 +22,11 @@ pub fn list_some(
     }
 }
 
+/// The text with its line breaks escaped, so that its ID ends it and no name can pass for another message.
+pub(crate) fn one_line(text: String) -> String {
+    if text.contains(['\n', '\r']) { text.replace('\n', "\\n").replace('\r', "\\r") } else { text }
+}
+
 /// `1 kernel`, `2 kernels`.
 pub fn counted(number: impl TryInto<u64>, noun: &str) -> String {
     match number.try_into().unwrap_or(u64::MAX) {

@@ -105,8 +105,10 @@ impl TargetId {
         let (name, since) = if self.is_listed() {
             of_processor(self.processor(), delivery)?
         } else {
-            let similar = self.similar().map(|known| of_processor(known, delivery));
-            let similar = similar.collect::<Option<Vec<_>>>()?;
+            let similar = self
+                .similar()
+                .map(|known| of_processor(known, delivery))
+                .collect::<Option<Vec<_>>>()?;
             let (name, _) = *similar.first()?;
             let since = similar.iter().map(|(_, since)| *since).max()?;
             similar.iter().all(|(other, _)| *other == name).then_some((name, since))?
@@ -169,8 +171,8 @@ impl TargetId {
     pub fn lacks_code(&self, there: &[TargetId], delivery: Delivery) -> bool {
         let own: Vec<&TargetId> = there.iter().filter(|t| t.may_run_on(self)).collect();
         let is_sure = self.takes_generic_for_sure(delivery);
-        let generic = there.iter().filter(|t| is_sure && t.is_generic_for(self, delivery));
-        let generic: Vec<&TargetId> = generic.collect();
+        let generic: Vec<&TargetId> =
+            there.iter().filter(|t| is_sure && t.is_generic_for(self, delivery)).collect();
         let all: Vec<&TargetId> = own.iter().chain(&generic).copied().collect();
         !self.variants(&all).iter().all(|variant| {
             let as_generic = variant.generic(delivery);

@@ -442,8 +442,9 @@ mod tests {
         let read = |bytes: &[u8]| {
             let mut number = None;
             let mut reader = Reader::new(bytes);
-            let read = reader.map(|key, value| value.field(&mut number, key, Reader::integer));
-            let read = read.and_then(|()| reader.required::<u32>(number, "a"));
+            let read = reader
+                .map(|key, value| value.field(&mut number, key, Reader::integer))
+                .and_then(|()| reader.required::<u32>(number, "a"));
             read.map_err(|error| error.to_string())
         };
         assert_eq!(read(b"\x81\xa1a\xcd\x01\x00"), Ok(256));

@@ -44,8 +44,7 @@ impl Selection {
     /// each is complete. What is for a family, or generic, goes to the groups that name it, if there are any.
     pub fn groups_of(groups: &[Self], found: &TargetId) -> Vec<usize> {
         let positions = |is_for: &dyn Fn(&Self) -> bool| -> Vec<usize> {
-            let groups = groups.iter().enumerate();
-            let groups = groups.filter(|(_, group)| is_for(group));
+            let groups = groups.iter().enumerate().filter(|(_, group)| is_for(group));
             groups.map(|(position, _)| position).collect()
         };
         let naming = positions(&|group| group.names(found));

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use kpack_format::finding::Id;
 use parking_lot::{Mutex, RwLock};
 
-use crate::lookup::Place;
+use crate::lookup::BinaryOrigin;
 use crate::platform::{self, FileId};
 use crate::stderr::{escaped, say};
 use crate::{Archive, Environment, Error};
@@ -25,7 +25,7 @@ pub struct Cache {
     /// By absolute or canonical path, the archive that it led to first.
     by_path: RwLock<HashMap<PathBuf, Arc<Archive>>>,
     /// Where binaries are, by their paths.
-    places: RwLock<HashMap<PathBuf, Arc<Place>>>,
+    places: RwLock<HashMap<PathBuf, Arc<BinaryOrigin>>>,
     /// Failures that were explained already: binary and targets.
     explained: Mutex<HashSet<(PathBuf, Vec<String>)>>,
 }
@@ -99,9 +99,9 @@ impl Cache {
     }
 
     /// Where a binary is, as it was at its first lookup.
-    pub(crate) fn place(&self, binary: &Path) -> Arc<Place> {
+    pub(crate) fn place(&self, binary: &Path) -> Arc<BinaryOrigin> {
         get(&self.places, binary).unwrap_or_else(|| {
-            let place = Arc::new(Place::of(binary, platform::loaded_objects()));
+            let place = Arc::new(BinaryOrigin::of(binary, platform::loaded_objects()));
             if binary.is_absolute() {
                 insert(&self.places, binary.to_owned(), place)
             } else {

@@ -33,7 +33,7 @@ pub struct Report {
     attempts: Vec<Attempt>,
     /// The marker's search paths, made absolute.
     installed: Vec<PathBuf>,
-    places: OnceLock<Vec<Place>>,
+    places: OnceLock<Vec<SearchedDirectory>>,
 }
 
 /// One archive that was tried.
@@ -82,7 +82,7 @@ impl Outcome {
 
 /// A directory that a search path leads to.
 #[derive(Debug)]
-struct Place {
+struct SearchedDirectory {
     directory: PathBuf,
     /// Targets whose archives are there.
     targets: Vec<String>,
@@ -166,12 +166,12 @@ impl Report {
         list(&self.kernels, " or ")
     }
 
-    fn places(&self) -> &[Place] {
+    fn places(&self) -> &[SearchedDirectory] {
         self.places.get_or_init(|| {
-            let mut places: Vec<Place> = Vec::new();
+            let mut places: Vec<SearchedDirectory> = Vec::new();
             for pattern in self.installed.iter().chain(&self.path_prefix) {
-                let place = Place::find(pattern);
-                let new = |p: &Place| places.iter().all(|q| q.directory != p.directory);
+                let place = SearchedDirectory::find(pattern);
+                let new = |p: &SearchedDirectory| places.iter().all(|q| q.directory != p.directory);
                 places.extend(place.filter(new));
             }
             places
@@ -272,8 +272,12 @@ impl Report {
 
     /// Why the generic code that is there for the GPU's generation is not for it.
     fn not_generic(&self) -> impl Iterator<Item = String> {
-        let there = self.places().iter().flat_map(|place| &place.targets);
-        let there: BTreeSet<TargetId> = there.filter_map(|id| id.parse().ok()).collect();
+        let there: BTreeSet<TargetId> = self
+            .places()
+            .iter()
+            .flat_map(|place| &place.targets)
+            .filter_map(|id| id.parse().ok())
+            .collect();
         let is_asked_for = |id: &TargetId| self.isas.iter().any(|isa| id.may_run_on(isa));
         let why = |gpu: &TargetId| {
             let others = there.iter().filter(|id| !is_asked_for(id));
@@ -290,8 +294,7 @@ impl Report {
         let directory = fs::canonicalize(path.parent()?).ok()?;
         let mut places = self.places().iter();
         let place = places.find(|place| place.directory == directory)?;
-        let manifests = place.manifests.iter();
-        let mut manifests = manifests.filter_map(|(_, read)| read.as_ref().ok());
+        let mut manifests = place.manifests.iter().filter_map(|(_, read)| read.as_ref().ok());
         manifests.find_map(|manifest| {
             let mut files = manifest.kpack_files.iter();
             let (target, _) = files.find(|(_, file)| file.filename == name)?;
@@ -300,7 +303,7 @@ impl Report {
     }
 }
 
-impl Place {
+impl SearchedDirectory {
     /// Whether a whole manifest lists every archive that is there, so that there are no others.
     fn is_fully_listed(&self) -> bool {
         let mut manifests = self.manifests.iter();

@@ -13,7 +13,7 @@ use kpack_format::offload_bundle::code_object_id;
 
 use crate::archive::Memory;
 use crate::ffi::buffer::Borrowed;
-use crate::lookup::{self, Answer, Candidate, Listing, Location, Place, Rule, Rules};
+use crate::lookup::{self, Answer, BinaryOrigin, Candidate, Listing, Location, Rule, Rules};
 use crate::scratch::Scratch;
 use crate::stderr::{escaped, say};
 use crate::{Archive, Attempt, Cache, Error, ErrorCode, Outcome, Report, Request, TargetId};
@@ -100,8 +100,8 @@ impl Cache {
             let search = Search::begin(self, &request, &place, targets);
             let mut skipped = Vec::new();
             let each = search.targets.chunks(1);
-            let found = each.filter_map(|target| search.find(target, &mut skipped));
-            let found: Vec<CodeObject> = found.collect();
+            let found: Vec<CodeObject> =
+                each.filter_map(|target| search.find(target, &mut skipped)).collect();
             if found.is_empty() {
                 result = Err(search.failure(&skipped, &place));
             } else if self.environment().debug {
@@ -169,7 +169,7 @@ impl Cache {
 }
 
 /// Where to look.
-fn locations(cache: &Cache, request: &Request<'_>, place: &Place) -> Vec<Location> {
+fn locations(cache: &Cache, request: &Request<'_>, place: &BinaryOrigin) -> Vec<Location> {
     RULES.locations(cache.environment(), request.marker, place)
 }
 
@@ -219,7 +219,7 @@ impl<'a> Search<'a> {
     fn begin(
         cache: &'a Cache,
         request: &'a Request<'a>,
-        place: &Place,
+        place: &BinaryOrigin,
         targets: Vec<String>,
     ) -> Self {
         let mut tried: Vec<Tried> = Vec::new();
@@ -329,7 +329,7 @@ impl<'a> Search<'a> {
     }
 
     /// Why nothing was found.
-    fn failure(&self, skipped: &[Skipped], place: &Place) -> Error {
+    fn failure(&self, skipped: &[Skipped], place: &BinaryOrigin) -> Error {
         let archives = || self.opened().map(|(_, archive)| archive);
         let out_of_resources =
             |(_, opened): &Tried| opened.as_ref().is_err_and(Error::is_exhaustion);

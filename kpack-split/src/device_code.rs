@@ -308,10 +308,10 @@ pub(crate) fn bundle_align(fat: &FatBinary) -> u64 {
 /// The wrappers of the host binary, in order of address. Those of objects that were split before
 /// the link keep their own markers.
 pub(crate) fn planned_wrappers(fat: &FatBinary, marker: u64) -> Vec<PlannedWrapper> {
-    let own = fat.wrappers.iter();
-    let own = own.map(|w| PlannedWrapper::split(w.address, Some(marker), w.co_index));
-    let before = fat.split_before.iter();
-    let before = before.map(|w| PlannedWrapper::split(w.address, None, w.position));
+    let own =
+        fat.wrappers.iter().map(|w| PlannedWrapper::split(w.address, Some(marker), w.co_index));
+    let before =
+        fat.split_before.iter().map(|w| PlannedWrapper::split(w.address, None, w.position));
     let mut wrappers: Vec<PlannedWrapper> = own.chain(before).collect();
     wrappers.sort_by_key(|wrapper| wrapper.address);
     wrappers
@@ -396,8 +396,10 @@ pub(crate) fn check_wrappers(
         DeviceCode::Split(_) => &[],
         DeviceCode::None(_) => refuse!("it is recognised neither as a split nor as a fat binary"),
     };
-    let split = code.split_wrappers().iter();
-    let split = split.map(|w| PlannedWrapper::split(w.address, Some(w.marker_address), w.co_index));
+    let split = code
+        .split_wrappers()
+        .iter()
+        .map(|w| PlannedWrapper::split(w.address, Some(w.marker_address), w.co_index));
     let bundles = bundles.iter();
     let fat = bundles.map(|w| PlannedWrapper::fat(w.address, w.bundle_address));
     let mut found = Vec::from_iter(split.chain(fat));

@@ -1,8 +1,6 @@
 //! A linked binary of any host format: the one place that tells formats apart. What commands ask, each format answers
 //! in a room of its own, [`elf`] and [`pe`].
 
-mod facts;
-
 use std::fs::File;
 use std::io;
 use std::ops::Range;
@@ -24,8 +22,7 @@ use crate::{elf, pe};
 const HANDLE_SECTION: &str = ".hip_gpubin_handle";
 const HANDLE: u64 = 8;
 
-pub(crate) use facts::Linkage;
-pub use facts::{FactDifference, Facts};
+pub use crate::facts::{FactDifference, Facts};
 
 /// A linked binary with its headers in memory; everything else is read on demand.
 #[derive(Debug, Clone)]

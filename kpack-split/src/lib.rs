@@ -13,6 +13,7 @@
 
 mod device_code;
 pub mod elf;
+mod facts;
 pub mod host;
 pub mod input;
 pub mod install;

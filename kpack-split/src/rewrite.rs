@@ -32,8 +32,8 @@ pub(crate) struct Gaps(Vec<Gap>);
 
 impl Gaps {
     pub(crate) fn new(gaps: impl IntoIterator<Item = Gap>) -> Self {
-        let gaps = gaps.into_iter();
-        let mut gaps: Vec<Gap> = gaps.filter(|g| !g.cut.is_empty() || g.room > 0).collect();
+        let mut gaps: Vec<Gap> =
+            gaps.into_iter().filter(|g| !g.cut.is_empty() || g.room > 0).collect();
         gaps.sort_by_key(|gap| gap.cut.start);
         gaps.dedup_by(|next, gap| {
             let is_same = next.cut.start == gap.cut.start;
@@ -232,8 +232,7 @@ impl Rewrite {
 
     /// What is written over it, with offsets in the output; a later change wins.
     fn changes(&self) -> impl Iterator<Item = (&[u8], u64)> {
-        let edits = self.edits.iter();
-        let edits = edits.map(|(offset, bytes)| (&bytes[..], *offset));
+        let edits = self.edits.iter().map(|(offset, bytes)| (&bytes[..], *offset));
         edits.chain([(&self.tail[..], self.tail_offset)])
     }
 }

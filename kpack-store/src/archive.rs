@@ -77,7 +77,7 @@ pub(super) fn write(
     };
     packer.file(Path::new(manifest_txt::FILE_NAME), FILE_MODE, list.len() as u64, &*list)?;
     for prefix in &prefixes {
-        if let Some(directory) = manifest_txt::directory(root, prefix)? {
+        if let Some(directory) = manifest_txt::prefix_directory(root, prefix)? {
             packer.prefix(prefix, &directory)?;
         }
     }

@@ -115,12 +115,14 @@ pub fn pack(options: &PackOptions, progress: &dyn Progress) -> Result<Packed, Er
 pub fn index(store: &Path, options: &IndexOptions, jobs: NonZeroUsize) -> Result<Packed, Error> {
     check_names(options)?;
     let files = input::list(store)?;
-    let named = files.iter().filter_map(|path| {
-        let name = path.file_name()?.to_str()?;
-        let (component, target) = parse_file_name(name)?;
-        Some((path, name, component, target))
-    });
-    let named: Vec<_> = named.collect();
+    let named: Vec<_> = files
+        .iter()
+        .filter_map(|path| {
+            let name = path.file_name()?.to_str()?;
+            let (component, target) = parse_file_name(name)?;
+            Some((path, name, component, target))
+        })
+        .collect();
     if named.is_empty() {
         let text = "no packed artifacts, which have names such as blas_lib_gfx942.tar.zst";
         return Err(Error::rejected(ids::NOT_AN_ARTIFACT, store, text));
@@ -144,8 +146,7 @@ pub fn index(store: &Path, options: &IndexOptions, jobs: NonZeroUsize) -> Result
         );
         let (id, path) = (ids::UNKNOWN_GROUP, store.join(&entry.file));
         Finding::new(Severity::Warning, id, path, text)
-    });
-    let findings = findings.collect();
+    }).collect();
     let index = with_targets(options, entries);
     for (path, there) in there {
         check_poorer(&path, &there, &index)?;
@@ -165,8 +166,12 @@ fn entry_of(path: &Path, entry: Entry) -> Result<Entry, Error> {
     check_digest_beside(path, &sha256)?;
     let mut entry = Entry { size, sha256, unpacked, files, ..entry };
     if !entry.is_generic() && entry.device_targets().is_empty() {
-        let targets = archives.0.iter().filter_map(|path| target_of(path));
-        let targets: BTreeSet<String> = targets.map(|target| target.to_string()).collect();
+        let targets: BTreeSet<String> = archives
+            .0
+            .iter()
+            .filter_map(|path| target_of(path))
+            .map(|target| target.to_string())
+            .collect();
         entry.targets = targets.into_iter().collect();
     }
     match archives.0.iter().find_map(|archive| misplaced(&entry, archive)) {
@@ -256,8 +261,11 @@ fn time() -> Result<u64, Error> {
 
 fn with_targets(options: &IndexOptions, entries: Vec<Entry>) -> Index {
     let built_for = if options.built_for.is_empty() {
-        let targets = entries.iter().flat_map(Entry::device_targets);
-        let targets: BTreeSet<String> = targets.map(|target| target.to_string()).collect();
+        let targets: BTreeSet<String> = entries
+            .iter()
+            .flat_map(Entry::device_targets)
+            .map(|target| target.to_string())
+            .collect();
         targets.into_iter().collect()
     } else {
         options.built_for.clone()

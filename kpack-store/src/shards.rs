@@ -98,7 +98,7 @@ fn read<'a>(
 fn size(root: &Path) -> Result<u64, Error> {
     let (mut size, mut known) = (0, BTreeSet::new());
     for prefix in manifest_txt::read(root)? {
-        let Some(directory) = manifest_txt::directory(root, &prefix)? else {
+        let Some(directory) = manifest_txt::prefix_directory(root, &prefix)? else {
             continue;
         };
         for entry in WalkDir::new(directory) {

@@ -218,8 +218,8 @@ impl Output {
         };
         let new: BTreeSet<&Path> =
             names.iter().map(PathBuf::as_path).chain(last.iter().map(Path::new)).collect();
-        let stale = earlier.iter().filter(|path| !new.contains(path.as_path()));
-        let stale: Vec<PathBuf> = stale.cloned().collect();
+        let stale: Vec<PathBuf> =
+            earlier.iter().filter(|path| !new.contains(path.as_path())).cloned().collect();
         let may_replace =
             |path: &Path| if earlier.contains(path) { Ok(()) } else { appeared(path) };
         let mut new = NewNames::new(&names).with_last(last).instead_of(&stale);
@@ -349,8 +349,8 @@ fn is_unpacked(directory: &Path, names: &BTreeSet<OsString>) -> Result<bool, Err
         Err(Error::Refused { .. }) => return Ok(false),
         index => index?,
     };
-    let artifacts = index.artifacts.iter().map(|entry| entry.artifact().into());
-    let artifacts: BTreeSet<OsString> = artifacts.collect();
+    let artifacts: BTreeSet<OsString> =
+        index.artifacts.iter().map(|entry| entry.artifact().into()).collect();
     for name in names.iter().filter(|name| *name != FILE_NAME) {
         let list = directory.join(name).join(manifest_txt::FILE_NAME);
         let has_list = || Ok(files::metadata_of(&list)?.is_some_and(|list| list.is_file()));

@@ -55,7 +55,7 @@ pub(super) struct Wheel {
 
 /// The place in a Python environment where a member is installed.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Place {
+pub(super) enum Destination {
     /// In `site-packages`, at this path.
     Site(SitePackages, PathBuf),
     /// Elsewhere: a script, a header, or data.
@@ -219,7 +219,7 @@ impl Wheel {
         }
         // It would be metadata that nothing else here knows of, such as a signature of the old RECORD.
         match self.place(member) {
-            Place::Site(_, path) if path.starts_with(&self.dist_info) => Some(format!(
+            Destination::Site(_, path) if path.starts_with(&self.dist_info) => Some(format!(
                 "would be installed into {}; build the wheel again without it",
                 self.dist_info
             )),
@@ -238,8 +238,8 @@ impl Wheel {
         let mut known = BTreeMap::new();
         for member in &self.members {
             let path = match self.place(member) {
-                Place::Site(_, path) => path,
-                Place::Elsewhere => Path::new("..").join(&member.name),
+                Destination::Site(_, path) => path,
+                Destination::Elsewhere => Path::new("..").join(&member.name),
             };
             if known.insert(path, &member.name).is_some() {
                 let text = "another member is installed at the same path; build the wheel again";
@@ -257,20 +257,20 @@ impl Wheel {
     }
 
     /// Where a member is installed.
-    pub(super) fn place(&self, member: &Member) -> Place {
+    pub(super) fn place(&self, member: &Member) -> Destination {
         let Some((first, rest)) = member.name.split_once('/') else {
-            return Place::Site(self.root(), member.name.clone().into());
+            return Destination::Site(self.root(), member.name.clone().into());
         };
         if first != self.data() {
-            return Place::Site(self.root(), member.name.clone().into());
+            return Destination::Site(self.root(), member.name.clone().into());
         }
         for scheme in [SitePackages::Purelib, SitePackages::Platlib] {
             let rest = rest.strip_prefix(scheme.name());
             if let Some(rest) = rest.and_then(|rest| rest.strip_prefix('/')) {
-                return Place::Site(scheme, rest.into());
+                return Destination::Site(scheme, rest.into());
             }
         }
-        Place::Elsewhere
+        Destination::Elsewhere
     }
 
     /// The member's name for a path in `site-packages`.
@@ -361,7 +361,7 @@ impl Wheel {
     /// Whether a member in `site-packages` may be a split binary: an ELF file with the name of a marker's section.
     pub(super) fn may_be_split(&self, member: &Member) -> Result<bool, Error> {
         let failed = |error| zip_error(&self.path, Some(&member.name), error);
-        if matches!(self.place(member), Place::Elsewhere) {
+        if matches!(self.place(member), Destination::Elsewhere) {
             return Ok(false);
         }
         let mut zip = self.zip.clone();
@@ -386,7 +386,7 @@ impl Wheel {
         let size = unpacked(members.iter().copied());
         publish::check_room(&self.path, "unpack", directory.path(), size)?;
         parallel::try_map(members, |member| {
-            if let Place::Site(_, path) = self.place(member) {
+            if let Destination::Site(_, path) = self.place(member) {
                 self.read_into(member, directory, &path)?;
             }
             Ok(())

@@ -11,7 +11,7 @@ use kpack_format::manifest::{KpackFile, Manifest, PROCESSOR};
 use kpack_format::names::{Group, is_manifest};
 use kpack_format::target_id::ParseTargetIdError;
 
-use super::archive::{Place, SitePackages, Wheel};
+use super::archive::{Destination, SitePackages, Wheel};
 use super::device::Devices;
 use super::elsewhere::SplitElsewhere;
 use super::members::in_member;
@@ -80,8 +80,8 @@ impl<'a> SplitWheel<'a> {
         let root = root.map_err(|e| Error::io(&options.output_dir, "open", e))?;
         let (tree, elsewhere) = (root.join(SITE), root.join(ELSEWHERE));
         let digests = wheel.unpack(&scratch, &|member| match wheel.place(member) {
-            Place::Elsewhere => Some(Path::new(ELSEWHERE).join(&member.name)),
-            Place::Site(_, path) => Some(Path::new(SITE).join(path)),
+            Destination::Elsewhere => Some(Path::new(ELSEWHERE).join(&member.name)),
+            Destination::Site(_, path) => Some(Path::new(SITE).join(path)),
         })?;
         let failed = |error| in_wheel(wheel, &[&tree, &elsewhere], error);
         warn_of_fat_elsewhere(wheel, &elsewhere, findings).map_err(failed)?;
@@ -441,8 +441,8 @@ impl<'a> SplitWheel<'a> {
         let (mut items, mut last) = (Vec::new(), Vec::new());
         for (member, digest) in self.wheel.members.iter().zip(&self.digests) {
             let path = match self.wheel.place(member) {
-                Place::Site(_, path) => with_slashes(&path),
-                Place::Elsewhere => String::new(),
+                Destination::Site(_, path) => with_slashes(&path),
+                Destination::Elsewhere => String::new(),
             };
             let content = if member.name == metadata_name {
                 Content::Bytes(metadata.bytes().to_vec())
@@ -472,7 +472,7 @@ impl<'a> SplitWheel<'a> {
     /// Removes what was unpacked, except the files of device wheels.
     pub(super) fn clean(&self) -> Result<(), Error> {
         for member in &self.wheel.members {
-            if let Place::Site(_, path) = self.wheel.place(member)
+            if let Destination::Site(_, path) = self.wheel.place(member)
                 && !matches!(self.devices.content(&with_slashes(&path)), Some(Content::Archive(_)))
             {
                 let (directory, name) = self.place(&path)?;
@@ -487,8 +487,8 @@ impl<'a> SplitWheel<'a> {
 fn in_site(wheel: &Wheel) -> BTreeMap<PathBuf, (SitePackages, usize)> {
     let members = wheel.members.iter().enumerate();
     let members = members.filter_map(|(index, member)| match wheel.place(member) {
-        Place::Site(scheme, path) => Some((path, (scheme, index))),
-        Place::Elsewhere => None,
+        Destination::Site(scheme, path) => Some((path, (scheme, index))),
+        Destination::Elsewhere => None,
     });
     members.collect()
 }

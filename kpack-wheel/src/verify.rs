@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use kpack_format::{Selection, TargetId};
 use tempfile::TempDir;
 
-use super::archive::{Place, Wheel};
+use super::archive::{Destination, Wheel};
 use super::members::Member;
 use super::record::Digest;
 use super::sdist::{self, is_sdist};
@@ -400,7 +400,7 @@ fn fit_together(wheels: &[&Wheel], report: &mut Report) -> bool {
 /// Where a member is in `site-packages`, unless it is metadata.
 fn in_site(wheel: &Wheel, member: &Member) -> Option<PathBuf> {
     match wheel.place(member) {
-        Place::Site(_, path) if !wheel.is_metadata(member) => Some(path),
+        Destination::Site(_, path) if !wheel.is_metadata(member) => Some(path),
         _ => None,
     }
 }

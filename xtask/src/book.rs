@@ -9,7 +9,7 @@ use anyhow::{Context, Result, ensure};
 use kpack_tools::programs::find_program;
 
 use crate::build::{self, Profile};
-use crate::dist::Cargo;
+use crate::glibc::Cargo;
 use crate::{process, repository};
 
 /// The version that the pages were read in.

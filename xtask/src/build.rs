@@ -6,7 +6,7 @@ use anyhow::Result;
 use clap::ValueEnum;
 use xshell::cmd;
 
-use crate::dist::Cargo;
+use crate::glibc::Cargo;
 use crate::{log, process, repository};
 
 /// A profile of `Cargo.toml`.

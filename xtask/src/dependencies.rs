@@ -28,8 +28,10 @@ fn dependencies() -> BTreeMap<String, BTreeSet<String>> {
 #[test]
 fn each_dependency_has_a_row() {
     let page = fs::read_to_string(repository::root().join("docs/dev/dependencies.md")).unwrap();
-    let rows = page.lines().filter(|line| line.starts_with("| `"));
-    let rows = rows.map(|row| Vec::from_iter(row.split('|').map(str::trim)));
+    let rows = page
+        .lines()
+        .filter(|line| line.starts_with("| `"))
+        .map(|row| Vec::from_iter(row.split('|').map(str::trim)));
     let explained: BTreeMap<String, String> = rows
         .map(|cells| {
             assert!(!cells[3].is_empty(), "{cells:?} has no reason");

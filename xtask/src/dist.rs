@@ -2,7 +2,6 @@
 //! pkg-config, the manual, and the documents.
 
 mod files;
-mod glibc;
 pub(crate) mod licences;
 mod shim;
 
@@ -13,9 +12,9 @@ use std::path::{Component, Path, PathBuf};
 use anyhow::{Context, Result, ensure};
 
 use crate::build::{self, Profile};
+use crate::glibc::{Cargo, Glibc};
 use crate::{process, repository};
 use files::{copy_file, copy_tree, link_file, write_file};
-pub(crate) use glibc::{Cargo, Glibc};
 
 /// The version of all crates.
 const VERSION: &str = env!("CARGO_PKG_VERSION");
@@ -220,8 +219,8 @@ pub(crate) const FOR_RPM: [&str; 1] = ["lib/rpm/macros.d/macros.kpack"];
 /// Installs what the packages of programs with GPU code are made with.
 fn install_packagers_tools(prefix: &Path, kpack: &Path) -> Result<()> {
     let source = repository::root().join("packaging");
-    let files = FOR_DEBIAN.map(|file| ("debian", file));
-    let files = files
+    let files = FOR_DEBIAN
+        .map(|file| ("debian", file))
         .into_iter()
         .chain(FOR_RPM.map(|file| ("rpm", file)))
         .chain([(".", "bin/kpack-gpu-package")]);
@@ -246,11 +245,13 @@ fn install_manual(prefix: &Path, kpack: &Path) -> Result<()> {
     let pages = process::run!("{kpack} documents manual {script}")?;
     let pages: BTreeMap<String, String> = serde_json::from_str(&pages)?;
     let directory = prefix.join("share/man/man1");
-    let pages = pages.iter().map(|(name, page)| {
-        let file = directory.join(name);
-        write_file(&file, page.as_bytes()).map(|()| file)
-    });
-    let pages = pages.collect::<Result<Vec<PathBuf>>>()?;
+    let pages = pages
+        .iter()
+        .map(|(name, page)| {
+            let file = directory.join(name);
+            write_file(&file, page.as_bytes()).map(|()| file)
+        })
+        .collect::<Result<Vec<PathBuf>>>()?;
     process::run!("gzip -n9 --force {pages...}")?;
     for (shell, file) in COMPLETIONS {
         let script = process::run!("{kpack} completions {shell}")?;

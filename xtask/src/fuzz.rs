@@ -156,8 +156,8 @@ fn report(mut rows: Vec<Row>) -> Result<()> {
     for row in &rows {
         println!("| `{}` | {} | {} | {} |", row.target, row.runs, row.coverage, row.findings.len());
     }
-    let findings = rows.iter().flat_map(|row| &row.findings);
-    let findings: Vec<String> = findings.map(|path| path.display().to_string()).collect();
+    let findings: Vec<String> =
+        rows.iter().flat_map(|row| &row.findings).map(|path| path.display().to_string()).collect();
     ensure!(
         findings.is_empty(),
         "these inputs fail; fix the cause, and keep each in fuzz/seeds: {}",

@@ -9,6 +9,7 @@ mod build;
 mod dependencies;
 mod dist;
 mod fuzz;
+mod glibc;
 #[cfg(test)]
 mod links;
 mod log;
@@ -78,7 +79,7 @@ enum Task {
         /// The oldest glibc that the loader, the shim and the command run with, such as 2.28: Zig, which is fetched from
         /// PyPI, links them. Default: what this system's glibc demands.
         #[arg(long, value_name = "VERSION")]
-        glibc: Option<dist::Glibc>,
+        glibc: Option<glibc::Glibc>,
     },
     /// Make the handbook of `docs/` with mdBook, in `target/book`, and check its links.
     Book,

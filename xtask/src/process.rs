@@ -8,15 +8,13 @@ use std::io::Write as _;
 
 use anyhow::Result;
 pub(crate) use kpack_tools::process::NOT_RUN;
-use kpack_tools::process::try_run;
+use kpack_tools::process::{repository, try_run};
 use xshell::{Cmd, Shell};
-
-use crate::repository;
 
 thread_local! {
     static SHELL: &'static Shell = {
         let shell = Shell::new().expect("a current directory");
-        shell.change_dir(repository::root());
+        shell.change_dir(repository());
         Box::leak(Box::new(shell))
     };
 }

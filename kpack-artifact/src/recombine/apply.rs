@@ -67,9 +67,8 @@ fn write(
         mark::check_replaceable(stage.above(), artifact.name.as_ref())?;
     }
     parallel::try_map(artifacts, |artifact| {
-        let (name, output) = (&artifact.name, &artifact.output);
-        writer::write(&stage, name, output, progress)?;
-        writer::finish(&stage, name, output)
+        writer::write(&stage, &artifact.output, progress)?;
+        writer::finish(&stage, &artifact.output)
     })?;
     let names = |is_group: bool| {
         let own = artifacts.iter().filter(move |artifact| artifact.group.is_some() == is_group);

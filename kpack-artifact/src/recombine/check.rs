@@ -25,12 +25,12 @@ pub(super) fn check(inputs: &Inputs<'_>) -> Result<Vec<Finding>, Error> {
     findings.extend(inputs.generics.iter().flat_map(split_before_link));
     if let Some((first, others)) = inputs.generics.split_first() {
         for other in others {
-            findings.extend(host_files::compare(inputs, &first.tree, &other.tree)?);
+            findings.extend(host_files::check_host_files(inputs, &first.tree, &other.tree)?);
         }
         findings.extend(hosts_are_split(inputs, first)?);
     }
     for (target, trees) in &inputs.device {
-        findings.extend(duplicates::compare(inputs, target, trees)?);
+        findings.extend(duplicates::check_duplicates(inputs, target, trees)?);
     }
     Ok(findings)
 }

@@ -1,15 +1,13 @@
 //! Unexpected differences between two shards' host files.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::fs;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use kpack_format::Blake3;
 use kpack_format::archive::Toc;
 
-use crate::differences;
+use crate::compare::{self, Difference, explain};
 use crate::tree::Tree;
-use kpack_core::platform::MetadataExt;
 use kpack_core::words::list_some;
 use kpack_core::{Error, Reason};
 use kpack_split::input::Archives;
@@ -88,58 +86,38 @@ fn difference(
     second: &Entry,
     archives: &Archives,
 ) -> Result<Option<(DifferenceKind, Reason)>, Error> {
-    let nature = |item: &Entry| match item.node {
-        Node::Directory { .. } => "a directory",
-        Node::Symlink => "a symbolic link",
-        Node::File { .. } => "a file",
+    let (one, other) = (first.full(), second.full());
+    let are_archives = first.is_kpack() && second.is_kpack();
+    let same_bytes = || {
+        let may_be = !are_archives && first.size() == second.size();
+        Ok(may_be && archives.digest(one)? == archives.digest(other)?)
     };
-    if nature(first) != nature(second) {
-        let kind = if first.is_directory() || second.is_directory() {
-            DifferenceKind::Irreconcilable
-        } else {
-            DifferenceKind::Content
-        };
-        let text = format!("{} against {}", nature(first), nature(second));
-        return Ok(Some((kind, text.into())));
-    }
-    match first.node {
-        Node::Directory { .. } => Ok(None),
-        Node::Symlink => {
-            let target = |path: &Path| fs::read_link(path).map_err(|e| Error::io(path, "read", e));
-            let (a, b) = (target(first.full())?, target(second.full())?);
-            let text = || format!("link to {} against {}", a.display(), b.display());
-            Ok((a != b).then(|| (DifferenceKind::Content, text().into())))
+    let mut found = compare::differences(one, other, same_bytes)?.into_iter();
+    Ok(match found.find(|found| !matches!(found, Difference::Names(_))) {
+        None | Some(Difference::Names(_)) => None,
+        Some(Difference::Kind([a, b])) => {
+            let kind = if first.is_directory() || second.is_directory() {
+                DifferenceKind::Irreconcilable
+            } else {
+                DifferenceKind::Content
+            };
+            Some((kind, format!("{a} against {b}").into()))
         }
-        Node::File { .. } => {
-            let (a, b) = (mode(first.full())?, mode(second.full())?);
-            if a != b {
-                let text = format!("mode {a:o} against {b:o}");
-                let text = Reason::from(text).differs(format!("{a:o}"), format!("{b:o}"));
-                return Ok(Some((DifferenceKind::Content, text)));
-            }
-            if first.is_kpack() && second.is_kpack() {
-                return kernels_differ(first, second, archives);
-            }
-            let same = first.size() == second.size()
-                && archives.digest(first.full())? == archives.digest(second.full())?;
-            if same {
-                return Ok(None);
-            }
-            let difference = differences::explain(first.full(), second.full())?;
-            Ok(difference.map(|difference| {
-                if difference.is_same_code {
-                    (DifferenceKind::Bytes, difference.text)
-                } else {
-                    (DifferenceKind::Content, difference.text)
-                }
-            }))
+        Some(Difference::Link([a, b])) => {
+            let text = format!("link to {} against {}", a.display(), b.display());
+            Some((DifferenceKind::Content, text.into()))
         }
-    }
-}
-
-fn mode(path: &Path) -> Result<u32, Error> {
-    let metadata = path.metadata().map_err(|e| Error::io(path, "read", e))?;
-    Ok(metadata.mode() & 0o7777)
+        Some(Difference::Mode([a, b])) => {
+            let text = Reason::from(format!("mode {a:o} against {b:o}"));
+            Some((DifferenceKind::Content, text.differs(format!("{a:o}"), format!("{b:o}"))))
+        }
+        Some(Difference::Bytes) if are_archives => kernels_differ(first, second, archives)?,
+        Some(Difference::Bytes) => explain(one, other)?.map(|found| {
+            let kind =
+                if found.is_same_code { DifferenceKind::Bytes } else { DifferenceKind::Content };
+            (kind, found.text)
+        }),
+    })
 }
 
 /// Kernels with their targets, and the checksums of their code objects where the archive has them.
@@ -169,8 +147,8 @@ fn kernels_differ(
         if summed && a.group_name == b.group_name {
             return Ok(None);
         }
-        let difference = differences::explain(first.full(), second.full())?;
-        return Ok(difference.map(|difference| (DifferenceKind::Content, difference.text)));
+        let explanation = explain(first.full(), second.full())?;
+        return Ok(explanation.map(|found| (DifferenceKind::Content, found.text)));
     }
     let mut parts = Vec::new();
     for (names, what) in [

@@ -60,7 +60,7 @@ pub(super) fn merge(inputs: &Inputs<'_>) -> Result<Merged, Error> {
     let (mut artifacts, mut findings) = (Vec::new(), Vec::new());
     let mut trees = Vec::new();
     for group in inputs.component.groups() {
-        let (artifact, tree, found) = of_group(inputs, group);
+        let (artifact, tree, found) = of_group(inputs, group)?;
         findings.extend(found);
         if !artifact.targets.is_empty() {
             artifacts.push(artifact);
@@ -86,22 +86,29 @@ pub(super) fn merge(inputs: &Inputs<'_>) -> Result<Merged, Error> {
     Ok(Merged { artifacts, findings })
 }
 
-fn artifact(inputs: &Inputs<'_>, group: Option<&TargetGroup>, model: &Path) -> Artifact {
-    let suffix = group.map_or(names::GENERIC, |group| &group.name);
-    Artifact {
-        name: inputs.component.artifact_name(suffix),
+fn artifact(
+    inputs: &Inputs<'_>,
+    group: Option<&TargetGroup>,
+    model: &Path,
+) -> Result<Artifact, Error> {
+    let name = inputs.component.artifact_name(group.map_or(names::GENERIC, |group| &group.name));
+    Ok(Artifact {
+        name: name.clone(),
         component: inputs.component.name.to_owned(),
         group: group.map(|group| group.name.clone()),
         display_name: group.map(|group| group.display_name.clone()),
-        output: Output::new(model, inputs.databases.clone()),
+        output: Output::new(name, model, &inputs.databases)?,
         ..Artifact::default()
-    }
+    })
 }
 
 /// The artifact of a group, made from those of its targets, and the tree of all of them; both are empty if no
 /// shard has any.
-fn of_group(inputs: &Inputs<'_>, group: &TargetGroup) -> (Artifact, Tree, Vec<Finding>) {
-    let mut artifact = artifact(inputs, Some(group), Path::new(""));
+fn of_group(
+    inputs: &Inputs<'_>,
+    group: &TargetGroup,
+) -> Result<(Artifact, Tree, Vec<Finding>), Error> {
+    let mut artifact = artifact(inputs, Some(group), Path::new(""))?;
     let mut all = Tree::empty("", Path::new(""));
     let mut findings = Vec::new();
     for (target, trees) in &inputs.device {
@@ -139,7 +146,7 @@ fn of_group(inputs: &Inputs<'_>, group: &TargetGroup) -> (Artifact, Tree, Vec<Fi
             all.entries.insert(item);
         }
     }
-    (artifact, all, findings)
+    Ok((artifact, all, findings))
 }
 
 /// The generic artifact: the first shard's, with what only others have of a target, and what is merged.
@@ -149,7 +156,7 @@ fn generic(inputs: &Inputs<'_>) -> Result<Option<(Artifact, Vec<Finding>)>, Erro
     };
     let tree = &first.tree;
     let mut findings = Vec::new();
-    let mut artifact = artifact(inputs, None, &tree.root);
+    let mut artifact = artifact(inputs, None, &tree.root)?;
     artifact.output.add_prefixes(&tree.prefixes);
     artifact.output.add_prefix_directories(tree);
     artifact.output.shards.insert(tree.shard.to_string());

@@ -9,7 +9,6 @@
 mod apply;
 mod check;
 mod compare;
-mod component;
 mod manifests;
 mod merge;
 mod options;

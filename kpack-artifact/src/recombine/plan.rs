@@ -6,9 +6,8 @@ use std::path::Path;
 use kpack_split::input::Archives;
 
 use super::check::check;
-use super::component::Component;
 use super::merge::{Merged, merge};
-use super::read::read;
+use super::read::{Component, read};
 use super::shards::Shards;
 use super::together::{overlaps, stale, unique_names};
 use super::{Finding, Options, Recombination, Severity, is_error};
@@ -26,17 +25,7 @@ use kpack_split::leftover;
 /// [`Error::Usage`] for a component that no shard has; [`Error::Io`]. Damaged files, and what is
 /// wrong with the shards together, are no errors here, but among the plan's findings.
 pub fn plan(options: &Options, progress: &dyn Progress) -> Result<Recombination, Error> {
-    let configuration = &options.configuration;
-    let mut shards = Shards::read(&options.shards_dir)?;
-    if !shards.put_first(&configuration.primary_shard) {
-        let text = format!(
-            "there is no shard `{}` in {}, only {}",
-            configuration.primary_shard,
-            options.shards_dir.display(),
-            list(shards.names())
-        );
-        return Err(configuration.refuse(&["primary_shard"], text));
-    }
+    let shards = Shards::read(options)?;
     check_list(options, &shards)?;
     refuse_overlap(options, &shards)?;
     let components = chosen(options, &shards)?;

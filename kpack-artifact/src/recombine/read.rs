@@ -6,17 +6,67 @@ use std::path::{Path, PathBuf};
 use kpack_format::marker::Marker;
 use kpack_format::{Selection, TargetId};
 
-use super::component::Component;
-use super::shards::{DeviceArtifact, parts};
-use super::{Finding, Severity};
-use kpack_tree::Class;
-
+use super::shards::{ComponentArtifacts, DeviceArtifact, Shards, target_of};
+use super::{Finding, Options, Severity};
 use crate::mark;
 use crate::names;
+use crate::packaging::{TargetGroup, Validation};
 use crate::rules::misplaced;
 use crate::tree::{Role, Tree};
 use kpack_core::words::list;
 use kpack_core::{Error, Reason, ids};
+use kpack_split::input::Archives;
+use kpack_tree::{Class, Node, Parsed};
+
+/// One component of all shards, and where everything about it is read.
+#[derive(Clone, Copy)]
+pub(super) struct Component<'a> {
+    pub(super) name: &'a str,
+    pub(super) options: &'a Options,
+    pub(super) shards: &'a Shards,
+    /// The archives and digests of inputs.
+    pub(super) archives: &'a Archives,
+}
+
+impl<'a> Component<'a> {
+    /// The shards that have something of it.
+    pub(super) fn shards(
+        self,
+    ) -> impl Iterator<Item = (&'a str, &'a ComponentArtifacts)> + use<'a> {
+        self.shards.of(self.name)
+    }
+
+    pub(super) fn groups(self) -> &'a [TargetGroup] {
+        self.options.configuration.groups_of(self.name)
+    }
+
+    pub(super) fn validation(self) -> &'a Validation {
+        &self.options.configuration.validation
+    }
+
+    /// The targets of each group.
+    pub(super) fn selections(self) -> Vec<Selection> {
+        let groups = self.groups().iter();
+        groups.map(|group| group.architectures.iter().collect()).collect()
+    }
+
+    /// Whether a group takes what is for `target`.
+    pub(super) fn takes(self, group: &TargetGroup, target: &TargetId) -> bool {
+        let taking = Selection::groups_of(&self.selections(), target);
+        taking.into_iter().any(|position| self.groups()[position].name == group.name)
+    }
+
+    /// A directory name: what the component is called for `suffix`.
+    pub(super) fn artifact_name(self, suffix: &str) -> String {
+        format!("{}_{suffix}", self.name)
+    }
+
+    /// Reads an artifact directory of a shard.
+    pub(super) fn tree(self, shard: &str, root: &Path, role: &Role) -> Result<Tree, Error> {
+        let parsed = Parsed { binaries: None, archives: Some(&self.archives.parsed) };
+        Tree::read(shard, root, role, parsed)
+    }
+}
 
 /// What the shards have of a component.
 pub(super) struct Inputs<'a> {
@@ -255,4 +305,35 @@ fn with_generic<'a>(
         findings.push(missing(Severity::Warning, shard, text));
     }
     with
+}
+
+/// What an artifact has for each target; `own` is the target that the artifact is for, which entries of no
+/// target belong to.
+fn parts(tree: &Tree, own: Option<&TargetId>) -> BTreeMap<TargetId, Tree> {
+    let mut parts: BTreeMap<TargetId, Tree> = BTreeMap::new();
+    let mut others = Vec::new();
+    let empty = || Tree::empty(&tree.shard, &tree.root);
+    for item in &tree.entries {
+        let is_within = item.node == (Node::Directory { empty: false }) || item.is_manifest();
+        // Another target's files are misplaced, and stay where they are.
+        let is_own = |target: &&TargetId| own.is_none_or(|own| target.plain() == own.plain());
+        match target_of(item).filter(is_own) {
+            Some(target) => {
+                let part = parts.entry(target.clone()).or_insert_with(empty);
+                part.add_from(tree, &item.path);
+            }
+            None if is_within => {}
+            None => others.push(&item.path),
+        }
+    }
+    let own = own.or(parts.keys().next()).cloned();
+    if let Some(own) = own
+        && (parts.is_empty() || !others.is_empty())
+    {
+        let part = parts.entry(own).or_insert_with(empty);
+        for path in others {
+            part.add_from(tree, path);
+        }
+    }
+    parts
 }

@@ -5,11 +5,13 @@ use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
 
-use crate::tree::{Role, Siblings, Tree, is_of_group};
+use super::Options;
+use crate::tree::{Role, Siblings, Tree, role_of};
 use kpack_core::publish::is_leftover;
+use kpack_core::words::list;
 use kpack_core::{Error, ids};
 use kpack_split::leftover::{directories, leftovers};
-use kpack_tree::{Class, Entry, Node};
+use kpack_tree::{Class, Entry, Parsed};
 
 /// A shard: the split artifacts that one machine built.
 #[derive(Debug)]
@@ -80,9 +82,10 @@ pub(super) struct Shards {
 }
 
 impl Shards {
-    /// Reads the names of the artifacts in the shards in `directory`.
-    pub(super) fn read(directory: &Path) -> Result<Self, Error> {
-        let mut shards = Vec::new();
+    /// Reads the names of the artifacts in the shards. The primary shard is the first.
+    pub(super) fn read(options: &Options) -> Result<Self, Error> {
+        let Options { shards_dir: directory, configuration, .. } = options;
+        let mut shards: Vec<Shard> = Vec::new();
         let mut others = Vec::new();
         let all = directories(directory)?;
         let mut leftovers: Vec<PathBuf> = leftovers(&all).cloned().collect();
@@ -97,7 +100,7 @@ impl Shards {
                     Role::Target(target) => {
                         Some(DeviceArtifact::Target(target.clone(), path.clone()))
                     }
-                    Role::Group => match Tree::read(name, &path, &role)? {
+                    Role::Group => match Tree::read(name, &path, &role, Parsed::default())? {
                         tree if is_of_targets(&tree) => Some(DeviceArtifact::Group(Box::new(tree))),
                         _ => {
                             others.push((path, true));
@@ -131,6 +134,16 @@ impl Shards {
                  in it (blas_lib_generic, blas_lib_gfx1100, …)",
             ));
         }
+        let primary = &configuration.primary_shard;
+        let Some(index) = shards.iter().position(|shard| shard.name == *primary) else {
+            let text = format!(
+                "there is no shard `{primary}` in {}, only {}",
+                directory.display(),
+                list(shards.iter().map(|shard| &shard.name))
+            );
+            return Err(configuration.refuse(&["primary_shard"], text));
+        };
+        shards[..=index].rotate_right(1);
         Ok(Self { leftovers, shards, others })
     }
 
@@ -161,19 +174,10 @@ impl Shards {
             .iter()
             .filter_map(move |shard| Some((shard.name.as_str(), shard.artifacts.get(component)?)))
     }
-
-    /// Puts the shard `primary` in front.
-    pub(super) fn put_first(&mut self, primary: &str) -> bool {
-        let Some(index) = self.shards.iter().position(|shard| shard.name == primary) else {
-            return false;
-        };
-        self.shards[..=index].rotate_right(1);
-        true
-    }
 }
 
 /// The target that an entry of an artifact with device code is for.
-fn target_of(item: &Entry) -> Option<&TargetId> {
+pub(super) fn target_of(item: &Entry) -> Option<&TargetId> {
     match &*item.class {
         Class::Target { target, .. } => Some(target),
         Class::Unknown { target, .. } => target.as_ref(),
@@ -186,38 +190,7 @@ fn is_of_targets(tree: &Tree) -> bool {
     let mut files = tree.entries.iter();
     let is_of_one = |item: &Entry| target_of(item).is_some();
     let may_be = |item: &Entry| is_of_one(item) || item.is_directory() || item.is_manifest();
-    tree.entries.iter().any(is_of_one) && (files.all(may_be) || is_of_group(&tree.root))
-}
-
-/// What an artifact has for each target; `own` is the target that the artifact is for, which entries of no
-/// target belong to.
-pub(super) fn parts(tree: &Tree, own: Option<&TargetId>) -> BTreeMap<TargetId, Tree> {
-    let mut parts: BTreeMap<TargetId, Tree> = BTreeMap::new();
-    let mut others = Vec::new();
-    let empty = || Tree::empty(&tree.shard, &tree.root);
-    for item in &tree.entries {
-        let is_within = item.node == (Node::Directory { empty: false }) || item.is_manifest();
-        // Another target's files are misplaced, and stay where they are.
-        let is_own = |target: &&TargetId| own.is_none_or(|own| target.plain() == own.plain());
-        match target_of(item).filter(is_own) {
-            Some(target) => {
-                let part = parts.entry(target.clone()).or_insert_with(empty);
-                part.add_from(tree, &item.path);
-            }
-            None if is_within => {}
-            None => others.push(&item.path),
-        }
-    }
-    let own = own.or(parts.keys().next()).cloned();
-    if let Some(own) = own
-        && (parts.is_empty() || !others.is_empty())
-    {
-        let part = parts.entry(own).or_insert_with(empty);
-        for path in others {
-            part.add_from(tree, path);
-        }
-    }
-    parts
+    tree.entries.iter().any(is_of_one) && (files.all(may_be) || role_of(&tree.root) == Role::Group)
 }
 
 /// The directories among these that are not kpack's work in progress, by name.

@@ -3,9 +3,9 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use super::component::Component;
+use super::read::Component;
 use super::{Finding, MOST_NAMES, Severity};
-use crate::differences;
+use crate::compare::explain;
 use crate::output::Output;
 use crate::shared::Entries;
 use crate::tree::Tree;
@@ -101,9 +101,9 @@ fn all_the_same(
         return Ok(findings);
     };
     for other in others {
-        if let Some(difference) = differences::explain(first.full(), other.full())? {
+        if let Some(explanation) = explain(first.full(), other.full())? {
             let shard = &first.origin.tree;
-            let text = difference
+            let text = explanation
                 .text
                 .after(format_args!("cannot be merged with shard {shard}'s ({reason}), and "));
             findings.push(Finding::new(severity, ids::UNMERGEABLE_FILE, other.full(), text));

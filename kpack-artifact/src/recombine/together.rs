@@ -54,8 +54,7 @@ pub(super) fn overlaps(
                 && artifact.component == other.component
                 && !artifact.targets.is_disjoint(&other.targets)
         });
-        let name = Path::new(&artifact.name);
-        artifact.output.installed(&artifact.component, name, may_share)
+        artifact.output.to_install(&artifact.component, may_share)
     });
     for conflict in conflicts(installed)? {
         let (entry, other) = (conflict.entry, conflict.other);
@@ -92,6 +91,7 @@ pub(super) fn stale(
         return Ok(Vec::new());
     }
     let all = directories(output)?;
+    let leftovers = leftovers(&all);
     let there = by_name(&all).filter(|(_, path)| is_artifact(path));
     let there: BTreeMap<&str, &PathBuf> = there.collect();
     let generic = format!("_{}", names::GENERIC);
@@ -131,14 +131,17 @@ pub(super) fn stale(
         let finding = Finding::new(severity, ids::STALE_ARTIFACT, path, text);
         findings.push((vec![component.to_owned()], finding));
     }
-    findings.extend(report_leftovers(&all, planned));
+    findings.extend(report_leftovers(leftovers, planned));
     Ok(findings)
 }
 
 /// What interrupted runs left in the output directory, and this one does not replace.
-fn report_leftovers(directories: &[PathBuf], planned: &[Artifact]) -> Vec<Concerning> {
+fn report_leftovers<'p>(
+    leftovers: impl Iterator<Item = &'p PathBuf>,
+    planned: &[Artifact],
+) -> Vec<Concerning> {
     let mut findings = Vec::new();
-    for path in leftovers(directories) {
+    for path in leftovers {
         // The artifacts of a component are written under that name, and replace it.
         let replaces = |artifact: &Artifact| path.ends_with(hidden(&artifact.component));
         if !planned.iter().any(replaces) {

@@ -50,7 +50,7 @@ pub(super) fn trees(paths: &[PathBuf], leftovers: &mut Vec<PathBuf>) -> Result<M
             for prefix in manifest_txt::read(&artifact)? {
                 let directory = artifact.join(&prefix);
                 if directory.is_dir() {
-                    let module = manifest_txt::module(&prefix);
+                    let module = manifest_txt::module_name(&prefix);
                     tree.prefix(&directory, &databases, Some(module), &[])?;
                 }
             }

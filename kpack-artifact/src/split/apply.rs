@@ -3,6 +3,7 @@
 use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::ErrorKind;
+use std::mem;
 use std::path::Path;
 use std::sync::Arc;
 use std::time::SystemTime;
@@ -12,9 +13,8 @@ use kpack_format::archive::ArchiveWriter;
 use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::names::KernelName;
 
-use super::contents::retain;
 use super::modules::Module;
-use super::plan::Placement;
+use super::plan::Plan;
 use super::report::{ArtifactReport, Report};
 use super::{Layout, Options};
 use crate::manifest_txt;
@@ -31,35 +31,42 @@ use kpack_split::input;
 use kpack_split::leftover::directories;
 use kpack_split::split::{self, Budget, Compressed, Compression, DebugFiles, PackedCode};
 
+/// Writes and publishes what is planned. `budget` limits the memory for code objects in flight, and may be shared.
 pub(super) fn apply(
     options: &Options,
-    plan: &Placement,
+    mut plan: Plan,
     budget: &Budget,
     progress: &dyn Progress,
-    report: &mut Report,
-) -> Result<(), Error> {
+) -> Result<Report, Error> {
     progress.start(plan.bytes());
+    let mut report = mem::take(&mut plan.report);
     let stage = Stage::lock(&options.output_dir, &options.artifact_prefix)?;
+    refuse_loss(&plan, &stage)?;
+    report_stale(options, &plan, &mut report)?;
+    let may_replace =
+        |name: &Path| mark::check_replaceable_with(stage.above(), name, options.replace_artifacts);
+    for output in plan.artifacts.values() {
+        may_replace(output.name.as_ref())?;
+    }
     let debug_files = DebugFiles::new(&options.storage.debug, true);
-    let work = Work { options, debug_files: &debug_files, plan, stage: &stage, budget, progress };
-    work.check_output(report)?;
-    let archives = work.write_files()?;
-    work.finish(archives, report)?;
-    let generic = plan.artifacts.get(&None).map(|_| work.name(None));
-    let targets = plan.artifacts.keys().flatten();
-    let targets: Vec<String> = targets.map(|target| work.name(Some(target))).collect();
-    let targets: Vec<&str> = targets.iter().map(String::as_str).collect();
+    let work =
+        Work { options, debug_files: &debug_files, plan: &plan, stage: &stage, budget, progress };
+    let written = work.write_files()?;
+    work.finish(written, &mut report)?;
     debug_files.publish()?;
-    let may_replace = |name: &Path| check_replaceable(options, stage.above(), name);
-    let last = generic.as_deref();
-    let new = NewNames::new(&targets).with_last(last.as_slice());
-    stage.publish(&new.where_allowed(&may_replace))
+    let names = |is_generic: bool| {
+        let own = plan.artifacts.iter().filter(move |(target, _)| target.is_none() == is_generic);
+        Vec::from_iter(own.map(|(_, output)| output.name.as_str()))
+    };
+    let (targets, generic) = (names(false), names(true));
+    stage.publish(&NewNames::new(&targets).with_last(&generic).where_allowed(&may_replace))?;
+    Ok(report)
 }
 
 struct Work<'a> {
     options: &'a Options,
     debug_files: &'a DebugFiles,
-    plan: &'a Placement,
+    plan: &'a Plan,
     stage: &'a Stage,
     budget: &'a Budget,
     progress: &'a dyn Progress,
@@ -75,58 +82,25 @@ struct Written {
 
 /// What threads do beside one another: where a module waits for its last code object, another goes on.
 enum Task<'a> {
-    Copy(&'a Option<TargetId>, &'a Output),
+    Copy(&'a Output),
     Module(&'a Module),
 }
 
 impl Work<'_> {
+    /// The name of the artifact of a target, or of the generic one.
     fn name(&self, target: Option<&TargetId>) -> String {
         names::artifact(&self.options.artifact_prefix, target)
-    }
-
-    /// Refuses to replace what kpack did not write, and names what an earlier run wrote for targets
-    /// that there is nothing for now.
-    fn check_output(&self, report: &mut Report) -> Result<(), Error> {
-        let artifacts = &self.plan.artifacts;
-        let generic = self.stage.output(self.name(None));
-        let is_empty = artifacts.get(&None).is_some_and(|output| !output.has_files());
-        if artifacts.len() > 1 && is_empty && has_files(&generic)? {
-            return Err(Error::rejected(
-                ids::OUTPUT_IN_THE_WAY,
-                &generic,
-                "would be replaced by an empty one, because the input has only device code \
-                 that an earlier run split off",
-            ));
-        }
-        for target in artifacts.keys() {
-            let name = self.name(target.as_ref());
-            check_replaceable(self.options, self.stage.above(), name.as_ref())?;
-        }
-        for path in directories(&self.options.output_dir)? {
-            let name = path.file_name().unwrap_or_default().to_string_lossy();
-            if let Some((prefix, Some(target))) = names::parse(&name)
-                && prefix == self.options.artifact_prefix
-                && (name != self.name(Some(&target))
-                    || !artifacts.contains_key(&Some(target.clone())))
-            {
-                let text = "stale: an earlier run wrote it, and this one does not";
-                report.warn(ids::STALE_ARTIFACT, &path, text);
-            }
-        }
-        Ok(())
     }
 
     /// Copies what stays as it is, and splits the modules. Returns what was written with new device
     /// code.
     fn write_files(&self) -> Result<Vec<Written>, Error> {
-        let copies = self.plan.artifacts.iter();
-        let copies = copies.map(|(target, output)| Task::Copy(target, output));
+        let copies = self.plan.artifacts.values().map(Task::Copy);
         let modules = self.plan.modules.iter().map(Task::Module);
         let tasks: Vec<Task<'_>> = copies.chain(modules).collect();
         let written = parallel::try_map(tasks, |task| match task {
-            Task::Copy(target, output) => {
-                let name = self.name(target.as_ref());
-                writer::write(self.stage, &name, output, self.progress)?;
+            Task::Copy(output) => {
+                writer::write(self.stage, output, self.progress)?;
                 Ok(None)
             }
             Task::Module(module) => self.module(module).map(Some),
@@ -225,7 +199,7 @@ impl Work<'_> {
         let (mut entries, hint) = match &module.manifest {
             Some(path) => {
                 let mut manifest = input::read_manifest(path)?;
-                retain(&mut manifest, &self.plan.targets);
+                self.plan.targets.retain(&mut manifest);
                 (manifest.kpack_files, manifest.install_hint)
             }
             None => Default::default(),
@@ -287,9 +261,8 @@ impl Work<'_> {
     /// Finishes each artifact, and reports what it has.
     fn finish(&self, written: Vec<Written>, report: &mut Report) -> Result<(), Error> {
         for (target, output) in &self.plan.artifacts {
-            let name = self.name(target.as_ref());
-            let (files, size) = writer::finish(self.stage, &name, output)?;
-            let path = self.stage.output(&name);
+            let (files, size) = writer::finish(self.stage, output)?;
+            let path = self.stage.output(&output.name);
             let archives = written.iter().flat_map(|module| &module.archives);
             let archives = archives.filter(|archive| archive.path.starts_with(&path));
             let archives: Vec<u64> = archives.map(|archive| archive.size).collect();
@@ -314,6 +287,36 @@ impl Work<'_> {
     }
 }
 
+/// Refuses to replace host files with an empty generic artifact.
+fn refuse_loss(plan: &Plan, stage: &Stage) -> Result<(), Error> {
+    let generic = plan.artifacts.get(&None).filter(|_| plan.artifacts.len() > 1);
+    let Some(generic) = generic.filter(|generic| !generic.has_files()) else {
+        return Ok(());
+    };
+    let path = stage.output(&generic.name);
+    if !has_files(&path)? {
+        return Ok(());
+    }
+    let reason = "would be replaced by an empty one, because the input has only device code \
+                  that an earlier run split off";
+    Err(Error::rejected(ids::OUTPUT_IN_THE_WAY, &path, reason))
+}
+
+/// Names what an earlier run wrote for targets that there is nothing for now.
+fn report_stale(options: &Options, plan: &Plan, report: &mut Report) -> Result<(), Error> {
+    for path in directories(&options.output_dir)? {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        if let Some((prefix, Some(_))) = names::parse(&name)
+            && prefix == options.artifact_prefix
+            && !plan.artifacts.values().any(|output| output.name == name)
+        {
+            let text = "stale: an earlier run wrote it, and this one does not";
+            report.warn(ids::STALE_ARTIFACT, &path, text);
+        }
+    }
+    Ok(())
+}
+
 /// Whether an artifact directory, which may be missing, has files. What cannot be listed may be some.
 fn has_files(artifact: &Path) -> Result<bool, Error> {
     for entry in manifest_txt::walk_outside(artifact, &[]) {
@@ -325,19 +328,6 @@ fn has_files(artifact: &Path) -> Result<bool, Error> {
         }
     }
     Ok(false)
-}
-
-/// Refuses to replace what kpack did not write, except for artifacts with [`Options::replace_artifacts`].
-fn check_replaceable(options: &Options, above: &Directory, name: &Path) -> Result<(), Error> {
-    let checked = mark::check_replaceable(above, name);
-    if checked.is_ok() || !mark::is_artifact(above, name)? {
-        return checked;
-    }
-    if options.replace_artifacts {
-        return Ok(());
-    }
-    let advice = "choose another output directory, remove this one, or pass --replace-artifacts to replace it";
-    Err(mark::in_the_way(above, name, advice))
 }
 
 /// When the newest of a module's binaries changed. What is made of them is as old as they are, so

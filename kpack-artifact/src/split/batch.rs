@@ -6,11 +6,11 @@ use std::path::{Path, PathBuf};
 use kpack_format::{Selection, TargetId};
 use serde::Serialize;
 
-use super::Options;
-use super::contents::Contents;
-use super::parent_dir;
+use super::apply::apply;
+use super::contents::{Contents, refuse_none_expected};
+use super::plan::plan;
 use super::report::Report;
-use super::targets::refuse_none_expected;
+use super::{Options, sources};
 use kpack_core::Error;
 use kpack_core::parallel;
 use kpack_core::report::Progress;
@@ -117,23 +117,24 @@ pub fn batch(options: &BatchOptions, progress: &dyn Progress) -> Result<BatchRep
 fn split_all(options: &BatchOptions, progress: &dyn Progress) -> Result<BatchReport, Error> {
     let mut report = BatchReport::default();
     let output = &options.each.output_dir;
-    let artifacts = parent_dir::find(&options.parent_dir, output, &mut report.findings)?;
+    let artifacts = sources::in_parent(&options.parent_dir, output, &mut report.findings)?;
     let mut read = parallel::map(artifacts, |artifact| {
         let options = Options {
             artifact_dir: artifact.sources[0].1.clone(),
             artifact_prefix: artifact.prefix,
             ..options.each.clone()
         };
-        let read = super::read(&options, &artifact.sources);
-        (options, read)
+        let contents = Contents::read(&options, &artifact.sources);
+        (options, contents)
     });
     refuse_collisions(&mut read);
     judge(options, &read, &mut report)?;
     // One budget limits the bytes in flight of all artifacts.
     let budget = Budget::default();
-    report.artifacts = parallel::map(read, |(options, read)| {
-        let split = read.and_then(|(contents, report)| {
-            super::write(&options, contents, report, &budget, progress)
+    report.artifacts = parallel::map(read, |(options, contents)| {
+        let split = contents.and_then(|contents| {
+            contents.refuse_all_left_out(&options, false)?;
+            apply(&options, plan(&options, contents)?, &budget, progress)
         });
         match split {
             Ok(report) => Outcome::Split(report),
@@ -147,14 +148,14 @@ fn split_all(options: &BatchOptions, progress: &dyn Progress) -> Result<BatchRep
 }
 
 /// An artifact and its content.
-type Read = (Options, Result<(Contents, Report), Error>);
+type Read = (Options, Result<Contents, Error>);
 
 /// Refuses artifacts with archives of the same names as those of one before them: installed, they
 /// would take each other's place.
 fn refuse_collisions(artifacts: &mut [Read]) {
     let mut owners: BTreeMap<PathBuf, String> = BTreeMap::new();
     for (options, read) in artifacts {
-        let Ok((contents, _)) = read else { continue };
+        let Ok(contents) = read else { continue };
         let writes = contents.has_expected(options);
         for module in contents.modules.iter().filter(|_| writes) {
             let owner = owners.entry(module.archives());
@@ -172,9 +173,8 @@ fn refuse_collisions(artifacts: &mut [Read]) {
 /// expected ones that it has nothing for. An artifact may have nothing for one, or for all.
 fn judge(options: &BatchOptions, read: &[Read], report: &mut BatchReport) -> Result<(), Error> {
     let expected: Selection = options.each.targets.iter().collect();
-    let inputs = read.iter().flat_map(|(_, read)| read);
-    let found: BTreeSet<&TargetId> =
-        inputs.flat_map(|(contents, _)| contents.found.keys()).collect();
+    let inputs = || read.iter().flat_map(|(_, contents)| contents);
+    let found: BTreeSet<&TargetId> = inputs().flat_map(|contents| contents.found.keys()).collect();
     let lacks = expected.unmatched(&Vec::from_iter(found.iter().copied()));
     if found.is_empty() || lacks.is_empty() {
         return Ok(());
@@ -189,8 +189,7 @@ fn judge(options: &BatchOptions, read: &[Read], report: &mut BatchReport) -> Res
     if lacks.len() < expected.iter().count() {
         return Ok(());
     }
-    let mut inputs = read.iter().flat_map(|(_, read)| read);
-    let has_binaries = inputs.any(|(contents, _)| !contents.of_binaries().is_empty());
+    let has_binaries = inputs().any(|contents| !contents.of_binaries().is_empty());
     let (parent, each) = (&options.parent_dir, &options.each);
     refuse_none_expected(parent, each, found, has_binaries).map_err(|error| {
         let failures = read.iter().filter_map(|(_, read)| read.as_ref().err());

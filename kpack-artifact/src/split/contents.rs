@@ -7,69 +7,88 @@ use std::path::{Path, PathBuf};
 use kpack_format::manifest::Manifest;
 use kpack_format::{Selection, TargetId};
 
-use super::modules::{Module, module};
+use super::modules::Module;
 use super::report::Report;
-use super::sources::{Sources, Trees};
-use super::targets::{Targets, refuse_none_expected};
-use super::{Layout, Options, Unknown};
-use crate::manifest_txt;
-use crate::mark;
+use super::sources::Sources;
+use super::{Layout, Options, Unknown, unlisted};
+use crate::rules::misplaced;
+use crate::tree::{Role, Tree, is_artifact};
+use crate::{manifest_txt, mark, names};
+use kpack_core::words::list;
 use kpack_core::{Error, ids, shown};
 use kpack_split::input::{Lookup, or_refused, read_manifest};
-use kpack_split::split::Presplit;
-use kpack_tree::Class;
+use kpack_split::split::{Presplit, Unexpected};
+use kpack_tree::{Class, Entry, Parsed};
 
 /// What is in an artifact.
 pub(super) struct Contents {
-    pub(super) trees: Trees,
+    /// With the target whose artifact it is; what is to be split, or the generic artifact, first.
+    pub(super) trees: Vec<(Option<TargetId>, Tree)>,
+    /// The generic artifact beside the input, if this run reads the artifact of a target only. It is
+    /// looked at, and this run writes none.
+    pub(super) generic_beside: Option<PathBuf>,
+    /// The databases of the options, with the rules that an earlier split noted.
+    pub(super) databases: kpack_tree::Selection,
     /// What is to be split.
     pub(super) modules: Vec<Module>,
     /// The manifests of what was split before.
     pub(super) manifests: Vec<Listed>,
     /// The targets that there is something for, and a file that has or names it.
     pub(super) found: BTreeMap<TargetId, PathBuf>,
+    /// What is known of the result so far.
+    pub(super) report: Report,
+}
+
+/// A manifest of the input.
+pub(super) struct Listed {
+    pub(super) from: PathBuf,
+    pub(super) manifest: Manifest,
 }
 
 impl Contents {
-    pub(super) fn read(
-        options: &Options,
-        sources: &Sources,
-        report: &mut Report,
-    ) -> Result<Self, Error> {
-        let trees = Trees::read(sources, options, report)?;
-        refuse_contradictions(&trees)?;
-
-        let mut modules: Vec<Module> = Vec::new();
-        for (_, tree) in trees.all.iter().filter(|(target, _)| target.is_none()) {
-            let each = match options.layout {
-                Layout::Module => 1,
-                Layout::Artifact => tree.prefixes.len().max(1),
-            };
-            for prefixes in tree.prefixes.chunks(each) {
-                let Some(module) = module(tree, prefixes, options)? else {
-                    continue;
-                };
-                if let Some(other) = modules.iter().find(|other| other.collides(&module)) {
-                    let advice = "the directory above `stage` names the module";
-                    return Err(module.collision(&tree.root, &other.prefix, advice));
-                }
-                modules.push(module);
+    pub(super) fn read(options: &Options, sources: &Sources) -> Result<Self, Error> {
+        let mut report = Report {
+            artifact_prefix: options.artifact_prefix.clone(),
+            artifact_dir: options.artifact_dir.clone(),
+            ..Report::default()
+        };
+        let mut databases = options.databases.clone();
+        for (_, path) in sources {
+            if let Some(noted) = mark::noted(path)? {
+                databases = databases.and_rules_of(&noted);
             }
         }
-        let fat = modules.iter().flat_map(|module| &module.binaries).next();
-        let mut split_off = trees.all.iter().filter(|(target, _)| target.is_some());
-        if let (Some(fat), Some((_, tree))) = (fat, split_off.next()) {
-            let text = format!(
-                "a fat binary in an artifact that is partly split already (see {}); split it alone",
-                tree.root.display()
-            );
-            let path = &fat.file.code.path;
-            return Err(Error::rejected(ids::SPLIT_ARTIFACT, path, text));
+        let (mut trees, generic_beside) = read_trees(options, sources, &databases)?;
+        for (target, tree) in &mut trees {
+            complete(tree, target.as_ref(), &mut report)?;
         }
-        refuse_uninstalled(&trees, report)?;
-        let manifests = manifests(&trees, report)?;
+        refuse_contradictions(&trees)?;
+        let modules = modules(&trees, options)?;
+        refuse_uninstalled(&trees, &mut report)?;
+        let manifests = manifests(&trees, &mut report)?;
         report.size_before = size_before(&trees);
-        Ok(Self { found: found(&trees, &modules, &manifests, options), trees, modules, manifests })
+        let found = found(&trees, &modules, &manifests, options);
+        Ok(Self { trees, generic_beside, databases, modules, manifests, found, report })
+    }
+
+    /// The entries with the targets whose artifacts they are in.
+    pub(super) fn entries(&self) -> impl Iterator<Item = (Option<&TargetId>, &Entry)> {
+        entries(&self.trees)
+    }
+
+    /// The prefixes, each once.
+    pub(super) fn prefixes(&self) -> Vec<String> {
+        let all = self.trees.iter().flat_map(|(_, tree)| &tree.prefixes);
+        let mut known = BTreeSet::new();
+        all.filter(|prefix| known.insert(*prefix)).cloned().collect()
+    }
+
+    /// The directory that the artifact of a target, or the generic one, is modelled on.
+    pub(super) fn model(&self, target: Option<&TargetId>) -> &Path {
+        let is_own = |own: &Option<TargetId>| own.as_ref().map(TargetId::plain).as_ref() == target;
+        let own = self.trees.iter().find(|(own, _)| is_own(own));
+        let tree = own.or(self.trees.first());
+        tree.map_or(Path::new(""), |(_, tree)| &tree.root)
     }
 
     /// The targets that fat binaries have device code for.
@@ -77,28 +96,173 @@ impl Contents {
         self.modules.iter().flat_map(Module::found).collect()
     }
 
-    /// Refuses fat binaries that would lose all of their device code. Without a manifest, nothing would say
-    /// that no archives are expected.
-    pub(super) fn refuse_all_left_out(&self, options: &Options) -> Result<(), Error> {
-        let expected: Selection = options.targets.iter().collect();
-        let found = self.of_binaries();
-        if expected.is_empty() || found.iter().any(|found| expected.matches(found)) {
-            return Ok(());
-        }
-        refuse_none_expected(&options.artifact_dir, options, &found, true)
-    }
-
     /// Whether there is something for one of the targets that are expected, if any are.
     pub(super) fn has_expected(&self, options: &Options) -> bool {
-        let expected: Selection = options.targets.iter().collect();
-        expected.is_empty() || self.found.keys().any(|found| expected.matches(found))
+        has_any(options, self.found.keys())
     }
+
+    /// Refuses an artifact that would lose all of its device code: of its fat binaries, if there is no manifest to say
+    /// that no archives are expected, and one that is split `alone`; see [`refuse_none_expected`].
+    pub(super) fn refuse_all_left_out(&self, options: &Options, alone: bool) -> Result<(), Error> {
+        let of_binaries = self.of_binaries();
+        let has_binaries = !of_binaries.is_empty();
+        let found: Vec<&TargetId> = if alone && !self.has_expected(options) {
+            self.found.keys().collect()
+        } else if options.layout == Layout::Artifact && !has_any(options, &of_binaries) {
+            of_binaries.iter().collect()
+        } else {
+            return Ok(());
+        };
+        refuse_none_expected(&options.artifact_dir, options, found, has_binaries)
+    }
+}
+
+/// Whether one of the targets that were `found` is expected, if any are.
+fn has_any<'t>(options: &Options, found: impl IntoIterator<Item = &'t TargetId>) -> bool {
+    let expected: Selection = options.targets.iter().collect();
+    expected.is_empty() || found.into_iter().any(|found| expected.matches(found))
+}
+
+/// Refuses an artifact, or a batch of them, where there is something for targets, but for none of
+/// those that are expected: all device code would be left out. Kernel databases alone may be, unless the
+/// options say otherwise, since they are often installed for all targets.
+pub(super) fn refuse_none_expected<'a>(
+    path: &Path,
+    options: &Options,
+    found: impl IntoIterator<Item = &'a TargetId>,
+    has_binaries: bool,
+) -> Result<(), Error> {
+    let there = list(found);
+    let loses_binaries = has_binaries && options.unexpected == Unexpected::Drop;
+    let refuses =
+        loses_binaries || options.require_targets || options.unexpected == Unexpected::Error;
+    if there.is_empty() || !refuses {
+        return Ok(());
+    }
+    let text = format!("no device code for {} (found {there})", list(&options.targets));
+    Err(Error::rejected(ids::MISSING_TARGET, path, text))
+}
+
+/// With the target whose artifact each is.
+type Trees = [(Option<TargetId>, Tree)];
+
+/// What the directories of an artifact have, and the generic artifact beside the input if this run writes none.
+type ReadTrees = (Vec<(Option<TargetId>, Tree)>, Option<PathBuf>);
+
+/// Reads the directories of an artifact.
+fn read_trees(
+    options: &Options,
+    sources: &Sources,
+    databases: &kpack_tree::Selection,
+) -> Result<ReadTrees, Error> {
+    if let [(_, path)] = &sources[..]
+        && let Some((target, tree, generic)) = detect_already_split(path, options)?
+    {
+        return Ok((vec![(Some(target), tree)], Some(generic)));
+    }
+    let mut trees = Vec::new();
+    for (target, path) in sources {
+        let tree = match target {
+            Some(target) => Tree::read("", path, &Role::Target(target.clone()), Parsed::default()),
+            None => Tree::read_with("", path, databases, Parsed::default()),
+        };
+        trees.push((target.clone(), classified(tree?, options)?));
+    }
+    Ok((trees, None))
+}
+
+/// A tree as these options see it. A file that cannot be classified is an error: nobody knows where it belongs.
+fn classified(mut tree: Tree, options: &Options) -> Result<Tree, Error> {
+    if let Some(found) = tree.rejected.pop() {
+        return Err(Error::rejected(found.id, found.file(), &*found.text));
+    }
+    tree.treat_spirv(options.storage.spirv);
+    Ok(tree)
+}
+
+/// What there is for a target in a directory that an earlier split wrote, and the generic artifact
+/// beside it. `None` for another directory: it is not named after a target, or has what belongs in
+/// another artifact.
+fn detect_already_split(
+    path: &Path,
+    options: &Options,
+) -> Result<Option<(TargetId, Tree, PathBuf)>, Error> {
+    let prefix = &options.artifact_prefix;
+    let real = path.canonicalize().map_err(|e| Error::io(path, "open", e))?;
+    let name = real.file_name().unwrap_or_default().to_string_lossy();
+    let generic = real.with_file_name(names::artifact(prefix, None));
+    let target = match names::parse(&name) {
+        Some((component, Some(target))) if component == prefix => target,
+        _ => return Ok(None),
+    };
+    if !is_artifact(&generic) {
+        return Ok(None);
+    }
+    let role = Role::Target(target.clone());
+    let tree = classified(Tree::read("", path, &role, Parsed::default())?, options)?;
+    let is_split = misplaced(&tree, &role).next().is_none();
+    Ok(is_split.then_some((target, tree, generic)))
+}
+
+/// Adds to a tree what is in none of its prefixes, and reports what it lacks. Refuses the artifact of a `target` that has
+/// what belongs in another one.
+fn complete(tree: &mut Tree, target: Option<&TargetId>, report: &mut Report) -> Result<(), Error> {
+    if let Some(target) = target
+        && let Some((file, reason)) = misplaced(tree, &Role::Target(target.clone())).next()
+    {
+        let text = format!(
+            "{reason}; several artifacts have this name, so builds seem to be mixed; split each build \
+             into a separate output directory"
+        );
+        return Err(Error::rejected(ids::SPLIT_ARTIFACT, file.full(), text));
+    }
+    for prefix in &tree.missing {
+        let text = "listed in artifact_manifest.txt, but missing; skipped";
+        report.note(ids::MISSING_PREFIX, tree.root.join(prefix), text);
+    }
+    unlisted::add(tree, target.is_none(), report)
+}
+
+fn entries(trees: &Trees) -> impl Iterator<Item = (Option<&TargetId>, &Entry)> {
+    trees
+        .iter()
+        .flat_map(|(target, tree)| tree.entries.iter().map(move |item| (target.as_ref(), item)))
+}
+
+/// What is to be split. Refuses fat binaries beside the artifacts of an earlier split.
+fn modules(trees: &Trees, options: &Options) -> Result<Vec<Module>, Error> {
+    let mut modules: Vec<Module> = Vec::new();
+    for (_, tree) in trees.iter().filter(|(target, _)| target.is_none()) {
+        let each = match options.layout {
+            Layout::Module => 1,
+            Layout::Artifact => tree.prefixes.len().max(1),
+        };
+        for prefixes in tree.prefixes.chunks(each) {
+            let Some(module) = Module::read(tree, prefixes, options)? else {
+                continue;
+            };
+            if let Some(other) = modules.iter().find(|other| other.collides(&module)) {
+                let advice = "the directory above `stage` names the module";
+                return Err(module.collision(&tree.root, &other.prefix, advice));
+            }
+            modules.push(module);
+        }
+    }
+    let fat = modules.iter().flat_map(|module| &module.binaries).next();
+    let split_off = trees.iter().find(|(target, _)| target.is_some());
+    if let (Some(fat), Some((_, tree))) = (fat, split_off) {
+        let text = format!(
+            "a fat binary in an artifact that is partly split already (see {}); split it alone",
+            tree.root.display()
+        );
+        return Err(Error::rejected(ids::SPLIT_ARTIFACT, &fat.file.code.path, text));
+    }
+    Ok(modules)
 }
 
 /// A file that says two things could go wrong either way.
 fn refuse_contradictions(trees: &Trees) -> Result<(), Error> {
-    let trees = trees.all.iter();
-    let mut all = trees.flat_map(|(_, tree)| tree.about(ids::CONTRADICTORY_TARGET));
+    let mut all = trees.iter().flat_map(|(_, tree)| tree.about(ids::CONTRADICTORY_TARGET));
     let Some(first) = all.next() else {
         return Ok(());
     };
@@ -111,7 +275,7 @@ fn refuse_contradictions(trees: &Trees) -> Result<(), Error> {
 /// Refuses binaries that were split before the link and not installed: their device code is where
 /// they were built.
 fn refuse_uninstalled(trees: &Trees, report: &mut Report) -> Result<(), Error> {
-    let split = trees.entries().filter(|(.., item)| *item.class == Class::Split);
+    let split = entries(trees).filter(|(.., item)| *item.class == Class::Split);
     let lookup = Lookup::default();
     for (.., item) in split {
         let read = item.linked().and_then(|linked| Presplit::read(linked, false, &lookup));
@@ -136,27 +300,27 @@ fn found(
     options: &Options,
 ) -> BTreeMap<TargetId, PathBuf> {
     let mut found = BTreeMap::new();
-    let mut add = |target: &TargetId, path: &Path| {
+    let mut note = |target: &TargetId, path: &Path| {
         let entry = found.entry(target.clone());
         entry.or_insert_with(|| path.to_owned());
     };
     for binary in modules.iter().flat_map(|module| &module.binaries) {
         for target in binary.file.code.targets() {
-            add(&target, &binary.file.code.path);
+            note(&target, &binary.file.code.path);
         }
     }
-    for (owner, item) in trees.entries().filter(|(.., item)| !item.is_directory()) {
+    for (owner, item) in entries(trees).filter(|(.., item)| !item.is_directory()) {
         let target = item.target(owner).or(match &*item.class {
             Class::Unknown { target, .. } if options.unknown == Unknown::Move => target.as_ref(),
             _ => None,
         });
         if let Some(target) = target {
-            add(target, item.full());
+            note(target, item.full());
         }
     }
     for listed in manifests {
-        for target in listed.targets() {
-            add(&target, &listed.from);
+        for target in listed.manifest.kpack_files.keys().filter_map(|name| name.parse().ok()) {
+            note(&target, &listed.from);
         }
     }
     found
@@ -165,14 +329,14 @@ fn found(
 /// Size of all files in bytes, each inode once.
 fn size_before(trees: &Trees) -> u64 {
     let mut size = 0u64;
-    for (_, tree) in &trees.all {
+    for (_, tree) in trees {
         for name in [manifest_txt::FILE_NAME, mark::FILE_NAME] {
             let own = fs::metadata(tree.root.join(name));
             size = size.saturating_add(own.map_or(0, |metadata| metadata.len()));
         }
     }
     let mut inodes = BTreeSet::new();
-    let sizes = trees.entries().map(|(.., item)| {
+    let sizes = entries(trees).map(|(.., item)| {
         let inode = item.shared_inode.as_deref();
         let is_new = inode.is_none_or(|inode| inodes.insert(inode));
         if is_new { item.size() } else { 0 }
@@ -180,39 +344,10 @@ fn size_before(trees: &Trees) -> u64 {
     sizes.fold(size, u64::saturating_add)
 }
 
-/// A manifest of the input.
-pub(super) struct Listed {
-    pub(super) from: PathBuf,
-    manifest: Manifest,
-}
-
-impl Listed {
-    /// The targets that it lists.
-    pub(super) fn targets(&self) -> impl Iterator<Item = TargetId> {
-        let names = self.manifest.kpack_files.keys();
-        names.filter_map(|name| name.parse().ok())
-    }
-
-    /// Its new bytes; `None` if everything in it is kept. An empty list is kept as well: it tells that
-    /// no archives are expected.
-    pub(super) fn rewritten(&self, targets: &Targets) -> Option<Vec<u8>> {
-        let mut manifest = self.manifest.clone();
-        retain(&mut manifest, targets);
-        let is_changed = manifest.kpack_files.len() != self.manifest.kpack_files.len();
-        is_changed.then(|| manifest.to_bytes())
-    }
-}
-
-/// Removes skipped archives from a manifest.
-pub(super) fn retain(manifest: &mut Manifest, targets: &Targets) {
-    let kept = |name: &str| name.parse().is_ok_and(|target| targets.keeps(&target));
-    manifest.kpack_files.retain(|name, _| kept(name));
-}
-
 /// The manifests in the input. An unreadable one is copied like any other file.
 fn manifests(trees: &Trees, report: &mut Report) -> Result<Vec<Listed>, Error> {
     let mut manifests = Vec::new();
-    for (owner, item) in trees.entries() {
+    for (owner, item) in entries(trees) {
         let is_listed = owner.is_some() || !item.origin.prefix.is_empty();
         if !is_listed || !item.is_manifest() {
             continue;

@@ -9,7 +9,6 @@ use kpack_format::archive::ArchiveWriter;
 use kpack_format::marker::Marker;
 use kpack_format::names::{FileNames, Group};
 
-use super::targets::Targets;
 use super::{Layout, Options};
 use crate::manifest_txt;
 use crate::tree::Tree;
@@ -43,6 +42,54 @@ pub(super) fn file_name(path: &Path) -> String {
 }
 
 impl Module {
+    /// The fat binaries of prefixes that share archives; `None` if they have none. Names of one inode are one
+    /// binary, of the first name.
+    pub(super) fn read(
+        tree: &Tree,
+        prefixes: &[String],
+        options: &Options,
+    ) -> Result<Option<Self>, Error> {
+        let is_own = |item: &Entry| prefixes.iter().any(|prefix| **prefix == *item.origin.prefix);
+        let all = || tree.entries.iter().filter(|item| is_own(item));
+        let fat: Vec<&Entry> = all().filter(|item| *item.class == Class::Fat).collect();
+        let Some(first) = fat.first() else {
+            return Ok(None);
+        };
+        let prefix = first.origin.prefix.to_string();
+        let group = group(&tree.root, &prefix, options)?;
+        let kpacks =
+            Prefix::new(&tree.root.join(&prefix))?.kpack_dir(Path::new(match options.layout {
+                Layout::Module => "lib/.kpack",
+                Layout::Artifact => ".kpack",
+            }))?;
+
+        let named = names(tree, &fat)?.into_iter();
+        let spirv = options.storage.spirv;
+        let binaries = named.map(|named| named.planned(&kpacks, &group, spirv));
+        let binaries: Vec<ModuleBinary> = binaries.collect::<Result<_, Error>>()?;
+        let directory = Path::new(&prefix).join(&kpacks.name);
+        let mut present = BTreeMap::new();
+        for item in all() {
+            if let Class::Target { target, .. } = &*item.class
+                && item.path.parent() == Some(&*directory)
+                && group.target_of(&file_name(&item.path)).as_ref() == Some(target)
+            {
+                present.insert(target.clone(), item.full().to_path_buf());
+            }
+        }
+        let manifest = tree.entries.get(&*directory.join(group.manifest()));
+        let names = split::file_names(binaries.iter().map(|binary| binary.file.is_for_windows()));
+        Ok(Some(Self {
+            prefix,
+            group: group.with_names_of(names.on_disk()),
+            names,
+            kpacks,
+            binaries,
+            present,
+            manifest: manifest.map(|item| item.full().to_path_buf()),
+        }))
+    }
+
     /// The name of its archive for a target. One that is there keeps its name.
     pub(super) fn archive_name(&self, target: &TargetId) -> String {
         let present = self.present.get(target);
@@ -78,16 +125,6 @@ impl Module {
     pub(super) fn kpack_dir(&self) -> PathBuf {
         Path::new(&self.prefix).join(&self.kpacks.name)
     }
-
-    /// The files of the input that are written anew.
-    pub(super) fn written_anew(&self, targets: &Targets) -> impl Iterator<Item = &Path> {
-        let found = self.found();
-        let archives = self.present.iter();
-        let archives = archives
-            .filter(move |(target, _)| found.contains(*target) && targets.keeps(target))
-            .map(|(_, path)| path);
-        self.manifest.iter().chain(archives).map(PathBuf::as_path)
-    }
 }
 
 /// A fat binary, and the plan of its host binary.
@@ -118,54 +155,6 @@ impl ModuleBinary {
     }
 }
 
-/// The fat binaries of prefixes that share archives; `None` if they have none. Names of one inode are one
-/// binary, of the first name.
-pub(super) fn module(
-    tree: &Tree,
-    prefixes: &[String],
-    options: &Options,
-) -> Result<Option<Module>, Error> {
-    let is_own = |item: &Entry| prefixes.iter().any(|prefix| **prefix == *item.origin.prefix);
-    let all = || tree.entries.iter().filter(|item| is_own(item));
-    let fat: Vec<&Entry> = all().filter(|item| *item.class == Class::Fat).collect();
-    let Some(first) = fat.first() else {
-        return Ok(None);
-    };
-    let prefix = first.origin.prefix.to_string();
-    let group = group(&tree.root, &prefix, options)?;
-    let kpacks =
-        Prefix::new(&tree.root.join(&prefix))?.kpack_dir(Path::new(match options.layout {
-            Layout::Module => "lib/.kpack",
-            Layout::Artifact => ".kpack",
-        }))?;
-
-    let named = names(tree, &fat)?.into_iter();
-    let spirv = options.storage.spirv;
-    let binaries = named.map(|named| named.read(&kpacks, &group, spirv));
-    let binaries: Vec<ModuleBinary> = binaries.collect::<Result<_, Error>>()?;
-    let directory = Path::new(&prefix).join(&kpacks.name);
-    let mut present = BTreeMap::new();
-    for item in all() {
-        if let Class::Target { target, .. } = &*item.class
-            && item.path.parent() == Some(&*directory)
-            && group.target_of(&file_name(&item.path)).as_ref() == Some(target)
-        {
-            present.insert(target.clone(), item.full().to_path_buf());
-        }
-    }
-    let manifest = tree.entries.get(&*directory.join(group.manifest()));
-    let names = split::file_names(binaries.iter().map(|binary| binary.file.is_for_windows()));
-    Ok(Some(Module {
-        prefix,
-        group: group.with_names_of(names.on_disk()),
-        names,
-        kpacks,
-        binaries,
-        present,
-        manifest: manifest.map(|item| item.full().to_path_buf()),
-    }))
-}
-
 /// A fat binary, with all of its names in the install prefix.
 struct Named<'a> {
     prefix: String,
@@ -175,7 +164,13 @@ struct Named<'a> {
 }
 
 impl Named<'_> {
-    fn read(self, kpacks: &KpackPath, group: &Group, spirv: Spirv) -> Result<ModuleBinary, Error> {
+    /// The binary, with the plan of its host binary.
+    fn planned(
+        self,
+        kpacks: &KpackPath,
+        group: &Group,
+        spirv: Spirv,
+    ) -> Result<ModuleBinary, Error> {
         let (_, from) = &self.files[0];
         let BinaryKind::Fat(file, _) = split::of(self.item.linked()?, Some(spirv))? else {
             return Err(Error::changed(from));
@@ -228,7 +223,7 @@ fn group(root: &Path, prefix: &str, options: &Options) -> Result<Group, Error> {
     if options.layout == Layout::Artifact {
         return Ok(Group::from(options.artifact_prefix.as_str()));
     }
-    let name = manifest_txt::module(prefix);
+    let name = manifest_txt::module_name(prefix);
     if is_name_part(&name) {
         return Ok(Group::new(&name, component));
     }

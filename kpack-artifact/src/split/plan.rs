@@ -4,13 +4,12 @@
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::path::{Path, PathBuf};
 
-use kpack_format::TargetId;
+use kpack_format::manifest::Manifest;
+use kpack_format::{Selection, TargetId};
 
-use super::contents::Contents;
+use super::contents::{Contents, Listed};
 use super::modules::{Module, ModuleBinary};
 use super::report::Report;
-use super::sources::Trees;
-use super::targets::Targets;
 use super::{Options, Unknown};
 use crate::code_ids;
 use crate::names;
@@ -21,25 +20,34 @@ use kpack_core::files::with_slashes;
 use kpack_core::report::{FileReport, Outcome};
 use kpack_core::words::list;
 use kpack_core::{Error, Severity, ids};
-use kpack_split::split::warn_of_names;
+use kpack_split::split::{Unexpected, warn_of_names};
 use kpack_tree::gaps::gaps_once_split;
 use kpack_tree::place::Place;
-use kpack_tree::{Class, Entry, Node, databases};
+use kpack_tree::{Class, Entry, Node, Parsed, databases};
 
 /// How many files of one directory that look architecture-specific are named one by one.
 const MOST_UNKNOWN: usize = 5;
 
 /// The split artifacts, before they are written.
-pub(super) struct Placement {
+pub(super) struct Plan {
     /// By processor; `None` is the generic one.
     pub(super) artifacts: BTreeMap<Option<TargetId>, Output>,
     /// What is split.
     pub(super) modules: Vec<Module>,
     /// The targets that are kept.
     pub(super) targets: Targets,
+    /// What is known of the result before anything is written.
+    pub(super) report: Report,
 }
 
-impl Placement {
+/// The targets that there is something for.
+#[derive(Debug, Default)]
+pub(super) struct Targets {
+    kept: BTreeSet<TargetId>,
+    left_out: BTreeSet<TargetId>,
+}
+
+impl Plan {
     /// How many bytes are read, device code as it is unpacked.
     pub(super) fn bytes(&self) -> u64 {
         let copied = self.artifacts.values().map(|output| output.copied);
@@ -51,64 +59,64 @@ impl Placement {
 }
 
 /// Plans what becomes of what was read.
-pub(super) fn plan(
-    options: &Options,
-    mut contents: Contents,
-    report: &mut Report,
-) -> Result<Placement, Error> {
+pub(super) fn plan(options: &Options, mut contents: Contents) -> Result<Plan, Error> {
+    let mut report = std::mem::take(&mut contents.report);
     report.device_code = !contents.found.is_empty();
-    report.prefixes = contents.trees.prefixes();
+    report.prefixes = contents.prefixes();
     let found = std::mem::take(&mut contents.found);
-    let targets = Targets::choose(options, found, report)?;
-    report_observations(&contents.trees, report);
-    report_gaps(&contents.trees, report)?;
+    let targets = Targets::choose(options, found, &mut report)?;
+    report_observations(&contents, &mut report);
+    report_gaps(&contents, &mut report)?;
     // Only the search for gaps needs what library files name.
-    for (_, tree) in &mut contents.trees.all {
+    for (_, tree) in &mut contents.trees {
         tree.change(|entry| entry.library.is_some(), |entry| entry.library = None);
     }
-    let mut planner = Planner::new(options, &contents, &targets, report);
-    for (owner, item) in contents.trees.entries() {
+    let mut planner = Planner::new(options, &contents, &targets, &mut report)?;
+    for (owner, item) in contents.entries() {
         planner.add(owner, item)?;
     }
     let artifacts = planner.finish();
-    let databases = contents.trees.entries();
-    let databases = databases.filter(|(_, item)| {
+    let of_databases = contents.entries().filter(|(_, item)| {
         let is_kept = |target| targets.keeps(target);
         matches!(&*item.class, Class::Target { target, .. } if is_kept(target))
     });
-    let files = databases.map(|(_, item)| &*item.path);
+    let files = of_databases.map(|(_, item)| &*item.path);
     let debug = &options.storage.debug;
     let note = databases::not_stripped(files, debug, &options.artifact_dir);
     report.findings.extend(note);
-    let Contents { modules, trees, .. } = contents;
     // What is planned is enough from here on, and conflicts take memory, too.
+    let Contents { modules, trees, .. } = contents;
     drop(trees);
-    report_conflicts(options, &artifacts, report)?;
+    report_conflicts(options, &artifacts, &mut report)?;
     report.device_code |= report.already_split + report.left_generic > 0;
     for module in &modules {
-        let binaries = module.binaries.iter();
-        let all: BTreeSet<TargetId> = binaries.flat_map(|b| b.file.code.targets()).collect();
-        let kept = all.iter().filter(|target| targets.keeps(target));
-        let warning = warn_of_names(module.names, &options.artifact_dir, kept);
-        report.findings.extend(warning);
-        for binary in &module.binaries {
-            let own = binary.file.code.targets();
-            if !own.is_empty() && !own.iter().any(|target| targets.keeps(target)) {
-                let text = format!("skipping all of its device code: {}", list(&own));
-                report.warn(ids::UNEXPECTED_TARGET, &binary.file.code.path, text);
-            }
-            if let Some(note) = binary.file.code.note() {
-                report.note(ids::SPIRV_KEPT, &binary.file.code.path, note);
-            }
-            report.binaries.push(file_report(binary, &targets));
-        }
+        report_module(module, &targets, options, &mut report);
     }
-    Ok(Placement { artifacts, modules, targets })
+    Ok(Plan { artifacts, modules, targets, report })
+}
+
+/// Reports what becomes of a module's binaries.
+fn report_module(module: &Module, targets: &Targets, options: &Options, report: &mut Report) {
+    let all = module.found();
+    let kept = all.iter().filter(|target| targets.keeps(target));
+    let warning = warn_of_names(module.names, &options.artifact_dir, kept);
+    report.findings.extend(warning);
+    for binary in &module.binaries {
+        let own = binary.file.code.targets();
+        if !own.is_empty() && !own.iter().any(|target| targets.keeps(target)) {
+            let text = format!("skipping all of its device code: {}", list(&own));
+            report.warn(ids::UNEXPECTED_TARGET, &binary.file.code.path, text);
+        }
+        if let Some(note) = binary.file.code.note() {
+            report.note(ids::SPIRV_KEPT, &binary.file.code.path, note);
+        }
+        report.binaries.push(file_report(binary, targets));
+    }
 }
 
 /// Reports what is worth saying about the files.
-fn report_observations(trees: &Trees, report: &mut Report) {
-    for (_, tree) in &trees.all {
+fn report_observations(contents: &Contents, report: &mut Report) {
+    for (_, tree) in &contents.trees {
         for found in &tree.observations {
             report.device_code |=
                 found.id == ids::FILE_FOR_ALL_TARGETS || found.id == ids::SPIRV_KEPT;
@@ -121,13 +129,12 @@ fn report_observations(trees: &Trees, report: &mut Report) {
 }
 
 /// Reports what kernel databases lack.
-fn report_gaps(trees: &Trees, report: &mut Report) -> Result<(), Error> {
-    let beside =
-        trees.generic_beside.as_deref().map(|generic| Tree::read("", generic, &Role::Generic));
-    let beside = beside.transpose()?;
-    let all = trees.all.iter().map(|(_, tree)| tree).chain(&beside);
-    for gap in gaps_once_split(all.flat_map(|tree| &tree.entries)) {
-        let is_read = trees.all.iter().any(|(_, tree)| gap.from.starts_with(&tree.root));
+fn report_gaps(contents: &Contents, report: &mut Report) -> Result<(), Error> {
+    let read = |generic: &PathBuf| Tree::read("", generic, &Role::Generic, Parsed::default());
+    let beside = contents.generic_beside.as_ref().map(read).transpose()?;
+    let own = || contents.trees.iter().map(|(_, tree)| tree);
+    for gap in gaps_once_split(own().chain(&beside).flat_map(|tree| &tree.entries)) {
+        let is_read = own().any(|tree| gap.from.starts_with(&tree.root));
         if is_read {
             report.warn(ids::INCOMPLETE_DATABASE, &gap.from, gap.text());
         }
@@ -142,14 +149,8 @@ fn report_conflicts(
     artifacts: &BTreeMap<Option<TargetId>, Output>,
     report: &mut Report,
 ) -> Result<(), Error> {
-    let component = options.artifact_prefix.as_str();
-    let named = artifacts.iter().map(|(target, output)| {
-        let name = names::artifact(component, target.as_ref());
-        (PathBuf::from(name), output)
-    });
-    let named: Vec<(PathBuf, &Output)> = named.collect();
-    let installed = named.iter();
-    let installed = installed.flat_map(|(name, output)| output.installed(component, name, false));
+    let component = &options.artifact_prefix;
+    let installed = artifacts.values().flat_map(|output| output.to_install(component, false));
     for conflict in conflicts(installed)? {
         let path = conflict.entry.artifact.join(conflict.entry.path);
         report.warn(ids::CONFLICTING_FILES, path, format!("it {}", conflict.text));
@@ -194,46 +195,48 @@ impl<'a> Planner<'a> {
         contents: &'a Contents,
         targets: &'a Targets,
         report: &'a mut Report,
-    ) -> Self {
+    ) -> Result<Self, Error> {
         let Contents { trees, modules, manifests, .. } = contents;
-        let written_anew = modules.iter().flat_map(|module| module.written_anew(targets));
-        let written_anew: HashSet<&Path> = written_anew.collect();
-        let rewritten = manifests.iter();
-        let rewritten = rewritten
-            .filter_map(|listed| Some((listed.from.as_path(), listed.rewritten(targets)?)));
+        let written_anew = modules.iter().flat_map(|module| written_anew(module, targets));
+        let rewritten = manifests
+            .iter()
+            .filter_map(|listed| Some((listed.from.as_path(), rewritten(listed, targets)?)));
         let hosts = modules.iter().enumerate().flat_map(|(index, module)| {
             module.binaries.iter().flat_map(move |binary| {
                 let host = (index, binary.plan.output_size());
                 binary.files.iter().map(move |(_, from)| (from.as_path(), host))
             })
         });
-        let prefixes = trees.prefixes();
+        let prefixes = contents.prefixes();
         let output = |target: Option<&TargetId>| {
-            let mut output = Output::new(trees.model(target), trees.databases.clone());
+            let name = names::artifact(&options.artifact_prefix, target);
+            let mut output = Output::new(name, contents.model(target), &contents.databases)?;
             output.add_prefixes(&prefixes);
-            output
+            Ok::<_, Error>(output)
         };
         let mut artifacts = BTreeMap::new();
-        if trees.has_generic() {
-            let mut generic = output(None);
-            for (_, tree) in trees.all.iter().filter(|(owner, _)| owner.is_none()) {
+        if contents.generic_beside.is_none() {
+            let mut generic = output(None)?;
+            for (_, tree) in trees.iter().filter(|(owner, _)| owner.is_none()) {
                 generic.add_prefix_directories(tree);
             }
             artifacts.insert(None, generic);
         }
-        let kept = targets.kept.iter().map(TargetId::plain);
-        artifacts.extend(kept.map(|target| (Some(target.clone()), output(Some(&target)))));
-        Self {
+        for target in targets.kept.iter().map(TargetId::plain) {
+            let output = output(Some(&target))?;
+            artifacts.insert(Some(target), output);
+        }
+        Ok(Self {
             options,
             contents,
             targets,
             rewritten: rewritten.collect(),
             hosts: hosts.collect(),
-            written_anew,
+            written_anew: written_anew.collect(),
             artifacts,
             unknown: BTreeMap::new(),
             report,
-        }
+        })
     }
 
     /// Adds an entry, which is in the artifact of `owner` already, if in any.
@@ -363,7 +366,7 @@ impl<'a> Planner<'a> {
     fn is_device_code(&self, owner: Option<&TargetId>, item: &Entry) -> bool {
         let is_of_unselected_database = || {
             let path = with_slashes(item.installed().unwrap_or(&item.path));
-            matches!(self.contents.trees.databases.recognise(&path), Some((owner, place))
+            matches!(self.contents.databases.recognise(&path), Some((owner, place))
                 if !owner.is_selected() && !matches!(place, Place::ForAll(_)))
         };
         match &*item.class {
@@ -408,4 +411,89 @@ fn file_report(binary: &ModuleBinary, targets: &Targets) -> FileReport {
         size_after: binary.plan.output_size(),
     };
     FileReport::new(format!("{}/{}", binary.prefix, binary.name), outcome)
+}
+
+/// The files of the input that a module's new archives and manifest replace.
+fn written_anew<'m>(module: &'m Module, targets: &Targets) -> impl Iterator<Item = &'m Path> {
+    let found = module.found();
+    let archives = module
+        .present
+        .iter()
+        .filter(move |(target, _)| found.contains(*target) && targets.keeps(target))
+        .map(|(_, path)| path);
+    module.manifest.iter().chain(archives).map(PathBuf::as_path)
+}
+
+/// The new bytes of a manifest; `None` if everything in it is kept. An empty list is kept as well: it tells that
+/// no archives are expected.
+fn rewritten(listed: &Listed, targets: &Targets) -> Option<Vec<u8>> {
+    let mut manifest = listed.manifest.clone();
+    targets.retain(&mut manifest);
+    let is_changed = manifest.kpack_files.len() != listed.manifest.kpack_files.len();
+    is_changed.then(|| manifest.to_bytes())
+}
+
+impl Targets {
+    /// Chooses from the targets that were `found`, each with a file that is for it.
+    fn choose(
+        options: &Options,
+        found: BTreeMap<TargetId, PathBuf>,
+        report: &mut Report,
+    ) -> Result<Self, Error> {
+        let expected: Selection = options.targets.iter().collect();
+        if expected.is_empty() || found.is_empty() {
+            return Ok(Self { kept: found.into_keys().collect(), left_out: BTreeSet::new() });
+        }
+        let there = list(found.keys());
+        let lacks = expected.unmatched(&Vec::from_iter(found.keys()));
+        if !lacks.is_empty() {
+            let text = format!("no device code for {} (found {there})", list(lacks));
+            report.warn(ids::MISSING_TARGET, &options.artifact_dir, text);
+        }
+        let mut targets = Self::default();
+        for (target, path) in found {
+            if expected.matches(&target) {
+                targets.kept.insert(target);
+                continue;
+            }
+            match options.unexpected {
+                Unexpected::Keep => {
+                    targets.kept.insert(target);
+                }
+                Unexpected::Drop => {
+                    report.warn(
+                        ids::UNEXPECTED_TARGET,
+                        path,
+                        format!(
+                            "skipping code for {target}, which --gpu-targets does not list (first found \
+                             here)"
+                        ),
+                    );
+                    report.left_out.push(target.to_string());
+                    targets.left_out.insert(target);
+                }
+                Unexpected::Error => {
+                    return Err(Error::rejected(
+                        ids::UNEXPECTED_TARGET,
+                        &path,
+                        format!(
+                            "is for {target}; expected only {}. Add it to --gpu-targets, or build without it",
+                            list(expected.iter())
+                        ),
+                    ));
+                }
+            }
+        }
+        Ok(targets)
+    }
+
+    pub(super) fn keeps(&self, target: &TargetId) -> bool {
+        self.kept.contains(target)
+    }
+
+    /// Removes skipped archives from a manifest.
+    pub(super) fn retain(&self, manifest: &mut Manifest) {
+        let kept = |name: &str| name.parse().is_ok_and(|target| self.keeps(&target));
+        manifest.kpack_files.retain(|name, _| kept(name));
+    }
 }

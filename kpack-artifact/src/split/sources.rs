@@ -1,144 +1,263 @@
-//! Finds the directories that an artifact is read from: one, or the artifacts of an earlier split.
+//! Which directories an artifact is read from, and where the output must not go: into the input or in its place, however
+//! the paths are spelled.
 
-use std::collections::BTreeSet;
+use std::collections::BTreeMap;
+use std::ffi::OsString;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
 
-use super::report::Report;
-use super::{Options, unlisted};
-use crate::mark;
-use crate::names;
-use crate::rules::misplaced;
-use crate::tree::{Role, Tree, is_artifact};
-use kpack_core::{Error, ids};
-use kpack_tree::{Entry, Selection};
+use super::Options;
+use crate::tree::{Role, role_of};
+use crate::{manifest_txt, names};
+use kpack_core::Error;
+use kpack_core::platform::id_of;
+use kpack_core::publish::{hidden, is_leftover, resolve};
+use kpack_core::{Finding, Severity, ids};
+use kpack_split::leftover::{self, directories};
 
-/// The directories that an artifact is read from: one, which may be of an earlier split, or all
-/// artifacts of an earlier split with their targets, the generic one first.
-pub(super) type Sources = [(Option<TargetId>, PathBuf)];
-
-#[derive(Default)]
-pub(super) struct Trees {
-    /// With the target whose artifact it is; what is to be split, or the generic artifact, first.
-    pub(super) all: Vec<(Option<TargetId>, Tree)>,
-    /// The generic artifact beside the input, if this run reads the artifact of a target only. It is
-    /// looked at, and this run writes none.
-    pub(super) generic_beside: Option<PathBuf>,
-    /// The databases of the options, with the rules that an earlier split noted.
-    pub(super) databases: Selection,
+/// An artifact of a directory of artifact directories.
+pub(super) struct BatchArtifact {
+    /// Name and component.
+    pub(super) prefix: String,
+    pub(super) sources: Sources,
 }
 
-impl Trees {
-    pub(super) fn read(
-        sources: &Sources,
-        options: &Options,
-        report: &mut Report,
-    ) -> Result<Self, Error> {
-        let mut trees = Self { databases: options.databases.clone(), ..Self::default() };
-        for (_, path) in sources {
-            if let Some(noted) = mark::noted(path)? {
-                trees.databases = trees.databases.and_rules_of(&noted);
-            }
+/// The directories that an artifact is read from: one, which may be of an earlier split, or all artifacts of an earlier
+/// split with their targets, the generic one first.
+pub(super) type Sources = Vec<(Option<TargetId>, PathBuf)>;
+
+/// The one directory that the options name.
+pub(super) fn of_directory(options: &Options) -> Result<Sources, Error> {
+    let artifact = &options.artifact_dir;
+    check_output(&options.output_dir, [(artifact.as_path(), options.artifact_prefix.as_str())])?;
+    match artifact.join(manifest_txt::FILE_NAME).symlink_metadata() {
+        Err(error) if error.kind() == io::ErrorKind::NotFound && artifact.is_dir() => {
+            let reason = format!(
+                "not an artifact directory: it has no {}; for a plain install tree, use \
+                 `kpack split --prefix DIR FILE...`",
+                manifest_txt::FILE_NAME
+            );
+            return Err(Error::rejected(ids::NOT_AN_ARTIFACT, artifact, reason));
         }
-        let only = match sources {
-            [(_, path)] => detect_already_split(path, &options.artifact_prefix)?,
-            _ => None,
-        };
-        if let Some((target, tree, generic)) = only {
-            trees.all.push((Some(target), tree));
-            trees.generic_beside = Some(generic);
+        _ => refuse_group(artifact)?,
+    }
+    Ok(vec![(None, artifact.clone())])
+}
+
+/// The artifacts in `parent`, by prefix. Anything else in it is noted.
+pub(super) fn in_parent(
+    parent: &Path,
+    output: &Path,
+    findings: &mut Vec<Finding>,
+) -> Result<Vec<BatchArtifact>, Error> {
+    let own = id(parent).map_err(|e| Error::io(parent, "list", e))?;
+    if is(&resolve(output)?, own) {
+        return Err(Error::usage(format!(
+            "{} is the directory of the artifacts and the output directory too",
+            parent.display()
+        )));
+    }
+    let mut artifacts: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
+    for path in artifact_directories(parent, findings)? {
+        refuse_group(&path)?;
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let prefix = names::component(&name).to_owned();
+        artifacts.entry(prefix).or_default().push(path);
+    }
+    if artifacts.is_empty() {
+        return Err(Error::usage(format!(
+            "{}: no directory in it has an {}",
+            parent.display(),
+            manifest_txt::FILE_NAME
+        )));
+    }
+    let inputs = artifacts.iter().flat_map(|(prefix, paths)| {
+        let paths = paths.iter();
+        paths.map(|path| (path.as_path(), prefix.as_str()))
+    });
+    check_output(output, inputs)?;
+    let artifacts = artifacts.into_iter();
+    artifacts
+        .map(|(prefix, paths)| {
+            let sources = of_paths(&prefix, &paths)?;
+            Ok(BatchArtifact { prefix, sources })
+        })
+        .collect()
+}
+
+/// The directories in `parent` that list prefixes, in order. The others are noted.
+fn artifact_directories(parent: &Path, findings: &mut Vec<Finding>) -> Result<Vec<PathBuf>, Error> {
+    let mut paths = directories(parent)?;
+    paths.retain(|path| {
+        let list = path.join(manifest_txt::FILE_NAME).metadata();
+        let (id, text) = if is_leftover(path.file_name().unwrap_or_default()) {
+            (ids::LEFTOVER, leftover::TEXT.to_owned())
+        } else if list.is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+            let text = format!("has no {}; skipped", manifest_txt::FILE_NAME);
+            (ids::NOT_AN_ARTIFACT, text)
         } else {
-            for (target, path) in sources {
-                let databases = match target {
-                    Some(target) => mark::databases(path, &Role::Target(target.clone()))?,
-                    None => trees.databases.clone(),
-                };
-                trees.all.push((target.clone(), read(path, &databases)?));
-            }
-        }
-        for (target, tree) in &mut trees.all {
-            tree.treat_spirv(options.storage.spirv);
-            if let Some(target) = target
-                && let Some((file, reason)) = misplaced(tree, &Role::Target(target.clone())).next()
-            {
-                let text = format!(
-                    "{reason}; several artifacts have this name, so builds seem to be mixed; split each build \
-                     into a separate output directory"
-                );
-                return Err(Error::rejected(ids::SPLIT_ARTIFACT, file.full(), text));
-            }
-            for prefix in &tree.missing {
-                let path = tree.root.join(prefix);
-                report.note(
-                    ids::MISSING_PREFIX,
-                    path,
-                    "listed in artifact_manifest.txt, but missing; skipped",
-                );
-            }
-            unlisted::add(tree, target.is_none(), report)?;
-        }
-        Ok(trees)
-    }
-
-    /// Whether a generic artifact is written.
-    pub(super) fn has_generic(&self) -> bool {
-        self.generic_beside.is_none()
-    }
-
-    /// The directory that the artifact of a target, or the generic one, is modelled on.
-    pub(super) fn model(&self, target: Option<&TargetId>) -> &Path {
-        let is_own = |own: &Option<TargetId>| own.as_ref().map(TargetId::plain).as_ref() == target;
-        let own = self.all.iter().find(|(own, _)| is_own(own));
-        let tree = own.or(self.all.first());
-        tree.map_or(Path::new(""), |(_, tree)| &tree.root)
-    }
-
-    /// The entries with the targets whose artifacts they are in.
-    pub(super) fn entries(&self) -> impl Iterator<Item = (Option<&TargetId>, &Entry)> {
-        self.all
-            .iter()
-            .flat_map(|(target, tree)| tree.entries.iter().map(move |item| (target.as_ref(), item)))
-    }
-
-    /// The prefixes, each once.
-    pub(super) fn prefixes(&self) -> Vec<String> {
-        let all = self.all.iter().flat_map(|(_, tree)| &tree.prefixes);
-        let mut known = BTreeSet::new();
-        all.filter(|prefix| known.insert(*prefix)).cloned().collect()
-    }
+            // One that cannot be read fails when it is split.
+            return true;
+        };
+        findings.push(Finding::new(Severity::Note, id, path, text));
+        false
+    });
+    Ok(paths)
 }
 
-/// Reads an artifact directory. A file that cannot be classified is an error: nobody knows where it
-/// belongs.
-fn read(path: &Path, databases: &Selection) -> Result<Tree, Error> {
-    let mut tree = Tree::read_with("", path, databases)?;
-    match tree.rejected.pop() {
-        Some(found) => Err(Error::rejected(found.id, found.file(), &*found.text)),
-        None => Ok(tree),
+/// Refuses the artifact of a group of targets: its manifests would be of no group.
+fn refuse_group(artifact: &Path) -> Result<(), Error> {
+    if role_of(artifact) != Role::Group {
+        return Ok(());
     }
+    let reason = "the artifact of a group of targets, which `kpack artifact recombine` made, so it is \
+                  split already; split the artifacts that the machines built";
+    Err(Error::rejected(ids::SPLIT_ARTIFACT, artifact, reason))
 }
 
-/// What there is for a target in a directory that an earlier split wrote, and the generic artifact
-/// beside it. `None` for another directory: it is not named after a target, or has what belongs in
-/// another artifact.
-fn detect_already_split(
-    path: &Path,
-    prefix: &str,
-) -> Result<Option<(TargetId, Tree, PathBuf)>, Error> {
-    let real = path.canonicalize();
-    let real = real.map_err(|e| Error::io(path, "open", e))?;
-    let name = real.file_name().unwrap_or_default().to_string_lossy();
-    let generic = real.with_file_name(names::artifact(prefix, None));
-    let target = match names::parse(&name) {
-        Some((component, Some(target))) if component == prefix => target,
-        _ => return Ok(None),
+/// The directories of one artifact: one, or those of an earlier split, by their names.
+fn of_paths(prefix: &str, paths: &[PathBuf]) -> Result<Sources, Error> {
+    let [one, other, ..] = paths else {
+        return Ok(paths.iter().map(|path| (None, path.clone())).collect());
     };
-    if !is_artifact(&generic) {
-        return Ok(None);
+    let source = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        let (component, target) = names::parse(&name)?;
+        (component == prefix).then(|| (target, path.clone()))
+    };
+    let sources: Option<Vec<_>> = paths.iter().map(source).collect();
+    let mut sources = sources.ok_or_else(|| {
+        Error::usage(format!(
+            "{} and {} are both artifact {prefix}; split them into separate output directories. If `kpack artifact \
+             recombine` wrote them, they are split already",
+            one.display(),
+            other.display()
+        ))
+    })?;
+    sources.sort();
+    Ok(sources)
+}
+
+/// Refuses an output directory that would put output into one of `inputs`, or replace what holds
+/// one: artifact directories with their prefixes.
+fn check_output<'a>(
+    output_dir: &Path,
+    inputs: impl IntoIterator<Item = (&'a Path, &'a str)> + Clone,
+) -> Result<(), Error> {
+    let output = resolve(output_dir)?;
+    for (input, _) in inputs.clone() {
+        let own = id(input).map_err(|e| Error::io(input, "open", e))?;
+        if output.ancestors().any(|above| is(above, own)) {
+            return Err(Error::usage(format!(
+                "output directory {} is in the artifact directory {}, which is only read",
+                output_dir.display(),
+                input.display()
+            )));
+        }
+        let Some(name) = name_in(&output, input)? else {
+            continue;
+        };
+        if inputs.clone().into_iter().any(|(_, prefix)| is_written(&name, prefix)) {
+            return Err(Error::usage(format!(
+                "the artifact directory {} is where its own output would be, at {}; name another \
+                 output directory",
+                input.display(),
+                output_dir.join(name).display()
+            )));
+        }
     }
-    let role = Role::Target(target.clone());
-    let tree = read(path, &mark::databases(path, &role)?)?;
-    let is_split = misplaced(&tree, &role).next().is_none();
-    Ok(is_split.then_some((target, tree, generic)))
+    Ok(())
+}
+
+/// Which directory `path` leads to.
+fn id(path: &Path) -> io::Result<(u64, u64)> {
+    id_of(path, &path.metadata()?)
+}
+
+/// Whether `path` is this directory. One may have several paths: where it is mounted twice.
+fn is(path: &Path, directory: (u64, u64)) -> bool {
+    id(path).is_ok_and(|own| own == directory)
+}
+
+/// The name of what holds `input` in the directory `output`, if that does.
+fn name_in(output: &Path, input: &Path) -> Result<Option<OsString>, Error> {
+    let Ok(output) = id(output) else {
+        return Ok(None);
+    };
+    let input = input.canonicalize().map_err(|e| Error::io(input, "open", e))?;
+    let holds = |path: &&Path| path.parent().is_some_and(|parent| is(parent, output));
+    let name = input.ancestors().find(holds).and_then(Path::file_name);
+    Ok(name.map(ToOwned::to_owned))
+}
+
+/// Whether splitting an artifact replaces or removes entries with this name.
+fn is_written(name: &OsString, prefix: &str) -> bool {
+    *name == hidden(prefix)
+        || names::parse(&name.to_string_lossy()).is_some_and(|(component, _)| component == prefix)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use super::*;
+
+    /// Checks an output directory against the artifact directory `in/blas_lib`, in a tree that also
+    /// has a link to it, and one in the place of the output.
+    fn check(output: &str) -> Result<(), String> {
+        let tree = tempfile::tempdir().unwrap();
+        let at = |path: &str| tree.path().join(path);
+        fs::create_dir_all(at("in/blas_lib/stage/lib")).unwrap();
+        fs::create_dir_all(at("out/blas_lib_generic/deep/blas_lib")).unwrap();
+        symlink("in/blas_lib/stage", at("link")).unwrap();
+        symlink("nowhere", at("dangling")).unwrap();
+        let input = match output {
+            "out" => at("out/blas_lib_generic/deep/blas_lib"),
+            _ => at("in/blas_lib"),
+        };
+        let checked = check_output(&at(output), [(input.as_path(), "blas_lib")]);
+        checked.map_err(|error| match error {
+            Error::Usage(text) => text.replace(tree.path().to_str().unwrap(), "TREE"),
+            error => panic!("{error:?}"),
+        })
+    }
+
+    #[test]
+    fn output_does_not_go_into_the_input_in_any_spelling() {
+        for output in [
+            "in/blas_lib",
+            "in/blas_lib/",
+            "in/blas_lib/stage/new/deep",
+            "in/../in/./blas_lib/x",
+            "link",
+            "link/lib/x",
+            "link/..",
+        ] {
+            let text = check(output).unwrap_err();
+            assert!(text.contains("is in the artifact directory"), "{text}");
+        }
+        for output in ["in", "in/out", "elsewhere", "link/../../other"] {
+            assert_eq!(check(output), Ok(()), "{output}");
+        }
+    }
+
+    #[test]
+    fn output_does_not_replace_what_holds_the_input() {
+        let text = check("out").unwrap_err();
+        assert!(
+            text.ends_with("at TREE/out/blas_lib_generic; name another output directory"),
+            "{text}"
+        );
+    }
+
+    #[test]
+    fn a_way_through_what_is_not_there_is_refused() {
+        let text = check("missing/../in/blas_lib").unwrap_err();
+        assert!(text.contains("`..` follows"), "{text}");
+        let text = check("dangling/x").unwrap_err();
+        assert!(text.contains("is a dangling symbolic link"), "{text}");
+    }
 }

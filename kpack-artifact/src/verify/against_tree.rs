@@ -1,10 +1,8 @@
 //! Compares a split tree with the unsplit one: nothing lost, nothing added, nothing changed.
 
 use std::collections::BTreeSet;
-use std::fs;
 use std::path::{Path, PathBuf};
 
-use kpack_core::platform::MetadataExt;
 use kpack_core::{Severity, ids};
 use kpack_format::names::{is_archive, is_manifest};
 
@@ -12,10 +10,10 @@ use super::Context;
 use super::Report;
 use super::artifact_sets::Set;
 use super::original::artifacts;
-use crate::differences::same_bytes;
+use crate::compare::{Difference, differences, same_bytes};
 use crate::manifest_txt;
+use crate::names::component;
 use crate::shared::Entries;
-use crate::split::artifact_prefix;
 use crate::tree::{Role, is_artifact};
 use kpack_core::files::with_slashes;
 use kpack_core::parallel;
@@ -43,7 +41,7 @@ pub(super) fn compare(
     let sets = || context.artifacts.split_sets();
     if is_artifact(unsplit) {
         let name = unsplit.file_name().unwrap_or_default().to_string_lossy();
-        let own = sets().find(|set| set.component == artifact_prefix(&name));
+        let own = sets().find(|set| set.component == component(&name));
         let count = sets().count();
         let Some(set) = own.or(sets().next().filter(|_| count == 1)) else {
             let text = match count {
@@ -71,7 +69,7 @@ pub(super) fn compare(
         return pair.compare(context, report);
     }
     let name = |unsplit: &Path| {
-        artifact_prefix(&unsplit.file_name().unwrap_or_default().to_string_lossy()).to_owned()
+        component(&unsplit.file_name().unwrap_or_default().to_string_lossy()).to_owned()
     };
     let has_split = |unsplit: &PathBuf| sets().any(|set| set.component == name(unsplit));
     if !artifacts.iter().any(has_split) {
@@ -309,52 +307,41 @@ impl Pair {
         report: &mut Report,
     ) -> Result<(), Error> {
         let unsplit = &self.unsplit.join(path);
-        let read = |path: &Path| path.symlink_metadata().map_err(|e| Error::io(path, "read", e));
-        let (now, then) = (read(place)?, read(unsplit)?);
-        if now.file_type() != then.file_type() {
-            report.fault(ids::FILES_DIFFER, place, "is of another kind than in the unsplit tree");
-            return Ok(());
-        }
-        if then.is_symlink() {
-            let link = |path: &Path| fs::read_link(path).map_err(|e| Error::io(path, "read", e));
-            let (now, then) = (link(place)?, link(unsplit)?);
-            if now != then {
-                let text = format!("links to {} (before: {})", now.display(), then.display());
-                report.fault(ids::FILES_DIFFER, place, text);
-            }
-            return Ok(());
-        }
-        let mode = |metadata: &fs::Metadata| metadata.mode() & 0o7777;
-        if mode(&now) != mode(&then) {
-            let text = format!("has mode {:o} (before: {:o})", mode(&now), mode(&then));
-            report.fault(ids::FILES_DIFFER, place, text);
-        }
-        if now.nlink() != then.nlink() && *class != Class::Fat {
-            let names = |metadata: &fs::Metadata| counted(metadata.nlink() as usize, "name");
-            let text = format!("has {} (before: {})", names(&now), names(&then));
-            report.note(ids::FILES_DIFFER, place, text);
-        }
-        match class {
-            // A database file may have moved to its target's artifact unchanged.
-            Class::Fat
-                if recognise(&with_slashes(path)).is_some() && same_bytes(place, unsplit)? =>
-            {
-                Ok(())
-            }
-            Class::Fat => {
-                context.files.compare(&context.files.parsed.open(place)?, unsplit, report)
-            }
-            _ if same_bytes(place, unsplit)? => Ok(()),
-            _ if self.has_only_spirv(path, context) => {
-                context.files.compare(&context.files.parsed.open(place)?, unsplit, report)
-            }
-            _ => {
-                if let Some(text) = lost_in_merge(place, unsplit, path)? {
+        let is_fat = *class == Class::Fat;
+        // A database file may have moved to its target's artifact unchanged.
+        let may_be_same = !is_fat || recognise(&with_slashes(path)).is_some();
+        for found in differences(place, unsplit, || Ok(may_be_same && same_bytes(place, unsplit)?))?
+        {
+            match found {
+                Difference::Kind(_) => {
+                    let text = "is of another kind than in the unsplit tree";
                     report.fault(ids::FILES_DIFFER, place, text);
                 }
-                Ok(())
+                Difference::Link([now, then]) => {
+                    let text = format!("links to {} (before: {})", now.display(), then.display());
+                    report.fault(ids::FILES_DIFFER, place, text);
+                }
+                Difference::Mode([now, then]) => {
+                    let text = format!("has mode {now:o} (before: {then:o})");
+                    report.fault(ids::FILES_DIFFER, place, text);
+                }
+                Difference::Names(_) if is_fat => {}
+                Difference::Names(names) => {
+                    let [now, then] = names.map(|names| counted(names as usize, "name"));
+                    report.note(ids::FILES_DIFFER, place, format!("has {now} (before: {then})"));
+                }
+                Difference::Bytes if is_fat || self.has_only_spirv(path, context) => {
+                    let place = context.files.parsed.open(place)?;
+                    context.files.compare(&place, unsplit, report)?;
+                }
+                Difference::Bytes => {
+                    if let Some(text) = lost_in_merge(place, unsplit, path)? {
+                        report.fault(ids::FILES_DIFFER, place, text);
+                    }
+                }
             }
         }
+        Ok(())
     }
 
     /// Whether the binary at `path` is one of those that stay as they are because of their SPIR-V, unless that is

@@ -113,8 +113,8 @@ impl FatObjects {
                 let within = sizes.range(start..end).map(|(at, (old, _))| *at..at + old);
                 padding::check(path, file, start..end, within)?;
             }
-            let own = sizes.range(range.clone());
-            let own = own.map(|(at, (_, new))| (at - range.start, *new)).collect();
+            let own =
+                sizes.range(range.clone()).map(|(at, (_, new))| (at - range.start, *new)).collect();
             let plan = ObjectPlan::resized(&object, &fat, &own).map_err(failed)?;
             plans.push((member, range, plan));
         }

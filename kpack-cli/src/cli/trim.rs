@@ -19,7 +19,7 @@ use super::print::print;
 use super::progress::{Bar, FILES};
 use super::targets;
 use crate::doctor::Owner;
-use crate::trim::{self, FileReport, Options, Outcome, Report};
+use crate::trim::{self, Options, TrimOutcome, TrimReport, TrimmedFile};
 
 /// Remove the device code for all but chosen GPUs from installed files
 ///
@@ -58,7 +58,7 @@ pub(super) struct Arguments {
     root: Option<PathBuf>,
     /// What to do with SPIR-V code
     #[arg(long, value_name = "WHAT", value_enum, default_value_t)]
-    spirv: Spirv,
+    spirv: KeptSpirv,
     #[command(flatten)]
     kernel_files: KernelFilesArguments,
     /// Compare the content of bundles of which nothing is removed with the hashes in their headers, too, which takes longer.
@@ -72,7 +72,7 @@ pub(super) struct Arguments {
 
 /// What to do with SPIR-V code.
 #[derive(Debug, Clone, Copy, Default, PartialEq, Eq, ValueEnum)]
-enum Spirv {
+enum KeptSpirv {
     /// Keep it where one of the GPUs has no other code
     #[default]
     Needed,
@@ -107,7 +107,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let options = Options {
         paths: arguments.paths.clone(),
         root: arguments.root.clone(),
-        keep: Keep { gpus, spirv: arguments.spirv == Spirv::Keep, check: arguments.check },
+        keep: Keep { gpus, spirv: arguments.spirv == KeptSpirv::Keep, check: arguments.check },
         kernel_files: arguments.kernel_files.rules()?,
         dry_run: arguments.dry_run,
     };
@@ -131,7 +131,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
 #[derive(Serialize)]
 struct Reported<'a> {
     #[serde(flatten)]
-    report: &'a Report,
+    report: &'a TrimReport,
     errors: Vec<Problem>,
 }
 
@@ -150,7 +150,7 @@ fn about_native(gpus: &[kpack_format::TargetId]) {
     }
 }
 
-fn summary(report: &Report) -> Text {
+fn summary(report: &TrimReport) -> Text {
     let mut text = Text::default();
     for file in &report.files {
         text.line(format_args!("{}: {}", shown(&file.path), outcome(file)));
@@ -171,23 +171,23 @@ fn summary(report: &Report) -> Text {
     text
 }
 
-fn outcome(file: &FileReport) -> String {
+fn outcome(file: &TrimmedFile) -> String {
     let without = list(file.removed.keys());
     let sizes = format!("{} -> {}", size(file.size_before), size(file.size_after));
     match file.outcome {
         // Bundles that cannot move leave holes, if these are larger than what a file system allocates.
-        Outcome::Trimmed if file.size_before == file.size_after => match file.freed {
+        TrimOutcome::Trimmed if file.size_before == file.size_after => match file.freed {
             Some(freed) if freed > 0 => {
                 let (freed, before) = (size(freed), size(file.size_before));
                 format!("{freed} of {before} replaced by holes, without {without}")
             }
             _ => format!("still {}, without {without}", size(file.size_after)),
         },
-        Outcome::Trimmed => format!("{sizes}, without {without}"),
-        Outcome::Copied => {
+        TrimOutcome::Trimmed => format!("{sizes}, without {without}"),
+        TrimOutcome::Copied => {
             format!("{}, now a separate copy, without {without}", size(file.size_after))
         }
-        Outcome::Removed => format!("{}, removed: for {without}", size(file.size_before)),
-        Outcome::Updated => "lists what is left".to_owned(),
+        TrimOutcome::Removed => format!("{}, removed: for {without}", size(file.size_before)),
+        TrimOutcome::Updated => "lists what is left".to_owned(),
     }
 }

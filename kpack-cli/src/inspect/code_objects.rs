@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use kpack_build::internal::device_code;
-use kpack_core::archives::{Budget, Content, PackedCode};
+use kpack_core::archives::{Budget, Code, PackedCode};
 use kpack_core::elf::Wrapper;
 use kpack_format::names::KernelName;
 use kpack_format::{Delivery, TargetId};
@@ -158,7 +158,7 @@ impl CodeObjects {
                         let index = first + wrappers.first().copied().unwrap_or_default();
                         let found = (name_in(&self.path, index), target);
                         if selected.contains(&found) {
-                            each(&[found], SelectedCode(Source::Content(&content)))?;
+                            each(&[found], SelectedCode(Source::Code(&content)))?;
                         }
                     }
                 }
@@ -183,7 +183,7 @@ enum Source<'a> {
         kernel: &'a str,
         target: String,
     },
-    Content(&'a Content),
+    Code(&'a Code),
 }
 
 impl SelectedCode<'_> {
@@ -198,7 +198,7 @@ impl SelectedCode<'_> {
         failed: &dyn Fn(io::Error) -> Error,
     ) -> Result<(), Error> {
         match self.0 {
-            Source::Content(content) => content.write_to(out).map_err(failed),
+            Source::Code(content) => content.write_to(out).map_err(failed),
             Source::Stored { path, archive, kernel, target } => {
                 let mut unwritten = None;
                 let read = archive.read_parts(kernel, &target, &mut |part| {

@@ -21,7 +21,7 @@ use super::lists::{self, Fate, Places};
 use super::note::{self, Goes};
 use super::plan::{Decision, Job, NewManifest, Plan, Planner, Removed, Rewrite, Whole};
 use super::tree::Given;
-use super::{FileReport, Outcome, Report};
+use super::{TrimOutcome, TrimReport, TrimmedFile};
 
 /// The most files that are planned before the note is written for all of them.
 const BATCH: usize = 64;
@@ -34,7 +34,7 @@ pub(super) struct Application<'a> {
     planner: &'a Planner<'a>,
     plan: &'a Plan<'a>,
     ledger: Ledger<'a>,
-    report: Report,
+    report: TrimReport,
     /// What became of files, or would.
     fates: BTreeMap<PathBuf, Fate>,
     /// Whether some of the work failed that the note says was begun.
@@ -43,10 +43,10 @@ pub(super) struct Application<'a> {
 
 impl<'a> Application<'a> {
     pub(super) fn new(planner: &'a Planner<'a>, plan: &'a Plan<'a>, ledger: Ledger<'a>) -> Self {
-        let report = Report {
+        let report = TrimReport {
             gpus: planner.options.keep.gpus.iter().map(ToString::to_string).collect(),
             dry_run: planner.options.dry_run,
-            ..Report::default()
+            ..TrimReport::default()
         };
         Self { planner, plan, ledger, report, fates: BTreeMap::new(), is_unfinished: false }
     }
@@ -59,7 +59,7 @@ impl<'a> Application<'a> {
         mut self,
         errors: Vec<Error>,
         progress: &dyn Progress,
-    ) -> Result<Report, Error> {
+    ) -> Result<TrimReport, Error> {
         let plan = self.plan;
         for error in errors {
             self.keep_error(Err::<(), _>(error))?;
@@ -332,9 +332,9 @@ impl<'a> Application<'a> {
     fn rewritten(&mut self, job: &Job, Rewrite { plan, link }: &Rewrite, freed: Option<u64>) {
         let removed = plan.goes().into_iter();
         self.report.findings.extend(plan.left().cloned());
-        self.report.files.push(FileReport {
+        self.report.files.push(TrimmedFile {
             path: job.names[0].clone(),
-            outcome: if link.is_some() { Outcome::Copied } else { Outcome::Trimmed },
+            outcome: if link.is_some() { TrimOutcome::Copied } else { TrimOutcome::Trimmed },
             // A link had no size of its own.
             size_before: if link.is_some() { 0 } else { plan.size_before() },
             size_after: plan.size_after(),
@@ -412,17 +412,17 @@ impl<'a> Application<'a> {
 }
 
 impl Whole<'_> {
-    fn report(&self) -> impl Iterator<Item = FileReport> + '_ {
+    fn report(&self) -> impl Iterator<Item = TrimmedFile> + '_ {
         let manifests = self.manifests.iter().map(NewManifest::report);
         manifests.chain(self.files.iter().map(Removed::report))
     }
 }
 
 impl Removed {
-    fn report(&self) -> FileReport {
-        FileReport {
+    fn report(&self) -> TrimmedFile {
+        TrimmedFile {
             path: self.path.clone(),
-            outcome: Outcome::Removed,
+            outcome: TrimOutcome::Removed,
             size_before: self.size,
             size_after: 0,
             freed: None,
@@ -432,10 +432,10 @@ impl Removed {
 }
 
 impl NewManifest {
-    fn report(&self) -> FileReport {
-        FileReport {
+    fn report(&self) -> TrimmedFile {
+        TrimmedFile {
             path: self.path.clone(),
-            outcome: Outcome::Updated,
+            outcome: TrimOutcome::Updated,
             size_before: self.identity.size(),
             size_after: self.bytes.len() as u64,
             freed: None,

@@ -59,13 +59,13 @@ pub struct Options {
 
 /// What changed, or would.
 #[derive(Debug, Default, Serialize)]
-pub struct Report {
+pub struct TrimReport {
     /// The GPUs whose code stays.
     pub gpus: Vec<String>,
     /// Whether nothing was changed.
     pub dry_run: bool,
     /// The files that changed or went.
-    pub files: Vec<FileReport>,
+    pub files: Vec<TrimmedFile>,
     /// The packages that these files belong to.
     pub packages: Vec<Owner>,
     /// Their sizes in sum, in bytes: a file with several names counts once.
@@ -81,12 +81,12 @@ pub struct Report {
 
 /// A file that changed or went.
 #[derive(Debug, Clone, Serialize)]
-pub struct FileReport {
+pub struct TrimmedFile {
     /// Where it is.
     #[serde(serialize_with = "kpack_core::lossy::path")]
     pub path: PathBuf,
     /// What became of it.
-    pub outcome: Outcome,
+    pub outcome: TrimOutcome,
     /// Its size in bytes.
     pub size_before: u64,
     /// The same afterwards.
@@ -101,7 +101,7 @@ pub struct FileReport {
 /// What became of a file.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum Outcome {
+pub enum TrimOutcome {
     /// Code went.
     Trimmed,
     /// It was a symbolic link to a file elsewhere, and is a file of its own now.
@@ -116,8 +116,8 @@ pub enum Outcome {
 ///
 /// # Errors
 /// [`Error::Io`] if a given path cannot be read; [`Error::Refused`] if something other than a note has its name.
-/// What cannot be trimmed stays as it is, with a warning, or an error in the [report](Report::errors).
-pub fn trim(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
+/// What cannot be trimmed stays as it is, with a warning, or an error in the [report](TrimReport::errors).
+pub fn trim(options: &Options, progress: &dyn Progress) -> Result<TrimReport, Error> {
     let root = Root::find(options.root.as_deref())?;
     let paths = options.paths.iter();
     let paths = paths.map(|path| match &options.root {

@@ -13,7 +13,7 @@ use kpack_format::digest::Blake3;
 use kpack_format::names::{Group, KernelName};
 
 use super::budget::{Budget, Permit};
-use super::content::{Content, Failure, Stored};
+use super::content::{Code, Failure, Stored};
 use super::debug_info::{DebugFiles, DebugTotals, treat};
 use super::device_code::PackedCode;
 use super::storage::Storage;
@@ -63,7 +63,7 @@ struct Job<'a> {
     target: TargetId,
     /// If it cannot be told from the target.
     entry_id: Option<String>,
-    content: Content,
+    content: Code,
     _permit: Permit<'a>,
 }
 
@@ -89,34 +89,37 @@ pub fn compress(
     // In the order of archives, so that these need not be sorted.
     let mut files: Vec<_> = files.iter().collect();
     files.sort_by_key(|(name, _)| name);
-    let jobs = files.iter().flat_map(|(name, file)| {
-        file.code_objects(wanted, compression.scratch, compression.budget)
-            .map(move |code| (name, file, code))
-    });
-    let jobs = jobs.enumerate().map(|(number, (name, file, code))| {
-        let (wrappers, id, content) = code?;
-        let Some(target) = id.target().cloned() else {
-            return Err(Error::rejected(
-                ids::DAMAGED_CODE_OBJECT,
-                &file.path,
-                "a code object without a target",
-            ));
-        };
-        interrupt::check(&file.path, "read")?;
-        progress.advance(content.size());
-        Ok(Job {
-            number,
-            file,
-            kernels: wrappers
-                .iter()
-                .map(|index| KernelName::new(name, *index).to_string())
-                .collect(),
-            target,
-            entry_id: id.unusual().map(str::to_owned),
-            _permit: compression.budget.take(content.held()),
-            content,
+    let jobs = files
+        .iter()
+        .flat_map(|(name, file)| {
+            file.code_objects(wanted, compression.scratch, compression.budget)
+                .map(move |code| (name, file, code))
         })
-    });
+        .enumerate()
+        .map(|(number, (name, file, code))| {
+            let (wrappers, id, content) = code?;
+            let Some(target) = id.target().cloned() else {
+                return Err(Error::rejected(
+                    ids::DAMAGED_CODE_OBJECT,
+                    &file.path,
+                    "a code object without a target",
+                ));
+            };
+            interrupt::check(&file.path, "read")?;
+            progress.advance(content.size());
+            Ok(Job {
+                number,
+                file,
+                kernels: wrappers
+                    .iter()
+                    .map(|index| KernelName::new(name, *index).to_string())
+                    .collect(),
+                target,
+                entry_id: id.unusual().map(str::to_owned),
+                _permit: compression.budget.take(content.held()),
+                content,
+            })
+        });
     let shared = parallel::try_map(jobs, |job: Result<Job<'_>, Error>| run.store(job?))?;
     let debug = run.debug;
     let output = run.output.into_inner();
@@ -259,7 +262,7 @@ impl Run<'_> {
 
     fn encode(
         &self,
-        content: &Content,
+        content: &Code,
         checksum: Option<Blake3>,
         is_sample: bool,
     ) -> Result<Stored, Failure> {

@@ -30,7 +30,7 @@ const SAMPLE: u64 = 512 << 10;
 
 /// An uncompressed code object.
 #[derive(Clone)]
-pub enum Content {
+pub enum Code {
     /// In memory.
     Held(Vec<u8>),
     /// In a file.
@@ -63,7 +63,7 @@ pub(super) enum Stored {
     Large { frame: FileRange, checksum: Blake3, original_size: u64 },
 }
 
-impl Content {
+impl Code {
     /// Reads a code object. A large one stays in `bundle`, the file and the offset of its bundle; one of a
     /// compressed bundle goes into a file in the directory `scratch`. `failed` adds the location to an error.
     ///
@@ -402,7 +402,7 @@ mod tests {
         for (size, checksum) in [(1000, None), (1000, Some(known))] {
             file.set_len(size).unwrap();
             let large =
-                Content::Large(FileRange { file: Arc::clone(&file), range: 0..size, checksum });
+                Code::Large(FileRange { file: Arc::clone(&file), range: 0..size, checksum });
             let mut encoder = Encoder::new(Scheme::None, 3).unwrap();
             for known in [checksum, Some(known)] {
                 let stored = large.encode(&mut encoder, known, scratch.path());

@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use kpack_format::archive::{ArchiveWriter, Encoder};
 use kpack_format::digest::{Blake3, hex};
 
-use super::content::{Content, Failure};
+use super::content::{Code, Failure};
 use super::debug_sections::build_id;
 use super::storage::{DebugInfo, Storage};
 use crate::parallel::lock;
@@ -68,7 +68,7 @@ impl DebugTotals {
     }
 
     /// Adds a sample: a code object, and its stored size.
-    pub(super) fn sample(&self, content: &Content, stored: u64, encoder: &mut Encoder) {
+    pub(super) fn sample(&self, content: &Code, stored: u64, encoder: &mut Encoder) {
         if let Ok(debug) = content.stored_debug(encoder) {
             Self::add(&self.sampled[0], stored);
             Self::add(&self.sampled[1], debug.min(stored));
@@ -165,7 +165,7 @@ impl Treatment<'_> {
         path: &Path,
     ) -> Result<(), Error> {
         let Storage { scheme, level, debug, .. } = self.storage;
-        let content = Content::Held(code_object);
+        let content = Code::Held(code_object);
         let (content, treated) = treat(content, (debug, self.debug_files), path, self.scratch)?;
         self.totals.count(treated);
         let failed = |error| Error::archive(path, "merge", error);
@@ -203,11 +203,11 @@ enum Kept {
 
 /// Removes the debug sections of a code object of the file at `path`, if that is asked for.
 pub(super) fn treat(
-    content: Content,
+    content: Code,
     (debug, files): (&DebugInfo, &DebugFiles),
     path: &Path,
     scratch: &Path,
-) -> Result<(Content, Treated), Error> {
+) -> Result<(Code, Treated), Error> {
     let size = content.size();
     let mut treated = Treated { before: size, after: size, kept: None };
     if *debug == DebugInfo::Keep {
@@ -278,7 +278,7 @@ impl DebugFiles {
     }
 
     /// Adds a code object of the file at `path`, unless its debug file is there.
-    fn add(&self, content: &Content, id: Vec<u8>, path: &Path) -> Result<(), Error> {
+    fn add(&self, content: &Code, id: Vec<u8>, path: &Path) -> Result<(), Error> {
         let Some(directory) = &self.directory else {
             return Ok(());
         };

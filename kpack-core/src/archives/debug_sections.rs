@@ -43,8 +43,7 @@ impl Stripped {
         }
         let numbers = Input::numbers(&removed);
         let mut this = input.without(&numbers, size)?;
-        let removed = input.sections.iter().zip(&removed);
-        let removed = removed.filter(|(_, is_removed)| **is_removed);
+        let removed = input.sections.iter().zip(&removed).filter(|(_, is_removed)| **is_removed);
         this.removed = removed.map(|(section, _)| content(section)).collect();
         input.check_contents(source, &numbers)?;
         Ok(Some(this))
@@ -328,8 +327,9 @@ impl Input {
             size => self.header.e_phoff.get(LE) + size,
         };
         let segments = self.segments.iter();
-        let ends = segments.filter(|segment| segment.p_filesz.get(LE) > 0);
-        let ends = ends.map(|segment| segment.p_offset.get(LE) + segment.p_filesz.get(LE));
+        let ends = segments
+            .filter(|segment| segment.p_filesz.get(LE) > 0)
+            .map(|segment| segment.p_offset.get(LE) + segment.p_filesz.get(LE));
         ends.fold(table.max(HEADER_SIZE), u64::max)
     }
 }

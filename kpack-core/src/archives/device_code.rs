@@ -11,7 +11,7 @@ use kpack_format::TargetId;
 use kpack_format::offload_bundle::{Bundle, Entry, EntryId, Format};
 
 use super::budget::Budget;
-use super::content::{Content, LARGE_CODE_OBJECT};
+use super::content::{Code, LARGE_CODE_OBJECT};
 use super::spirv::Spirv;
 use crate::Error;
 use crate::elf;
@@ -186,8 +186,7 @@ impl PackedCode {
         let is_compressed =
             |located: &&LocatedBundle| matches!(located.bundle.format, Format::Compressed { .. });
         let bundles = self.bundles.iter().filter(is_compressed);
-        let sizes = bundles.flat_map(LocatedBundle::device_entries);
-        let sizes = sizes.map(|(_, entry)| entry.size);
+        let sizes = bundles.flat_map(LocatedBundle::device_entries).map(|(_, entry)| entry.size);
         let large = sizes.filter(|size| *size > LARGE_CODE_OBJECT);
         large.max().unwrap_or(0)
     }
@@ -281,7 +280,7 @@ impl PackedCode {
             let mut ids = entry.ids().to_vec();
             let is_compressed = matches!(located.bundle.format, Format::Compressed { .. });
             let in_place = (!is_compressed).then_some((&file, located.offset));
-            let content = Content::read(entry, in_place, scratch, &failed)?;
+            let content = Code::read(entry, in_place, scratch, &failed)?;
             let last = ids.pop();
             for id in ids {
                 same.push((&*located.wrappers, id, content.clone()));
@@ -300,4 +299,4 @@ impl PackedCode {
 }
 
 /// A code object, with the indices of its wrappers and the ID of its entry.
-pub(super) type CodeObject<'a> = (&'a [u32], EntryId, Content);
+pub(super) type CodeObject<'a> = (&'a [u32], EntryId, Code);

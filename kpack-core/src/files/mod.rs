@@ -107,8 +107,9 @@ pub fn is_there(path: &Path) -> Result<bool, Error> {
 pub fn list(directory: &Path) -> Result<Vec<PathBuf>, Error> {
     let failed = |error| Error::io(directory, "list", error);
     let entries = fs::read_dir(directory).map_err(failed)?;
-    let paths = entries.map(|entry| Ok(entry.map_err(failed)?.path()));
-    let mut paths = paths.collect::<Result<Vec<_>, Error>>()?;
+    let mut paths = entries
+        .map(|entry| Ok(entry.map_err(failed)?.path()))
+        .collect::<Result<Vec<_>, Error>>()?;
     paths.sort();
     Ok(paths)
 }

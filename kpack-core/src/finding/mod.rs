@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use kpack_format::{Details, Reason};
 
-use crate::error::one_line;
+use crate::words::one_line;
 
 pub use kpack_format::finding::Id;
 

@@ -37,7 +37,7 @@ pub(crate) enum Kind {
 
 /// Which file it is, and with which content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub(crate) struct Facts {
+pub(crate) struct FileIdentity {
     /// The file system, and the number of the file in it.
     pub(crate) id: (u64, u64),
     /// In bytes.
@@ -46,23 +46,23 @@ pub(crate) struct Facts {
     pub(crate) modified: (i64, i64),
 }
 
-impl Facts {
+impl FileIdentity {
     /// Those of an open file.
     pub(crate) fn of(file: &std::fs::File) -> std::io::Result<Self> {
-        system::facts(file)
+        system::identity(file)
     }
 }
 
 /// A file with more than one name. Its number alone does not tell: some file systems give several files one number.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct SharedInode(Facts);
+pub struct SharedInode(FileIdentity);
 
 /// The file system of an open file, and its number there.
 ///
 /// # Errors
 /// Those of the system.
 pub fn file_id(file: &std::fs::File) -> std::io::Result<(u64, u64)> {
-    Facts::of(file).map(|facts| facts.id)
+    FileIdentity::of(file).map(|identity| identity.id)
 }
 
 /// An entry of a directory, which is not followed if it is a link.
@@ -72,5 +72,5 @@ pub(crate) struct Entry {
     /// Permission bits.
     pub(crate) mode: u32,
     pub(crate) modified: SystemTime,
-    pub(crate) facts: Facts,
+    pub(crate) identity: FileIdentity,
 }

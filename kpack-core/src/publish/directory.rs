@@ -515,7 +515,7 @@ impl Directory {
     /// # Errors
     /// [`Error::Io`].
     pub fn identity(&self, name: &OsStr) -> Result<Option<Identity>, Error> {
-        Ok(self.entry(name)?.map(|there| Identity::from(there.facts)))
+        Ok(self.entry(name)?.map(|there| Identity::from(there.identity)))
     }
 
     fn entry(&self, name: &OsStr) -> Result<Option<Entry>, Error> {

@@ -5,23 +5,23 @@ use std::path::Path;
 
 use crate::Error;
 use crate::files;
-use crate::platform::Facts;
+use crate::platform::FileIdentity;
 
 /// Tells whether a path still leads to the same file with the same content.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
-pub struct Identity(Facts);
+pub struct Identity(FileIdentity);
 
-impl From<Facts> for Identity {
-    fn from(facts: Facts) -> Self {
-        Self(facts)
+impl From<FileIdentity> for Identity {
+    fn from(identity: FileIdentity) -> Self {
+        Self(identity)
     }
 }
 
 impl Identity {
     /// The identity of an open file at `path`.
     pub fn of(path: &Path, file: &File) -> Result<Self, Error> {
-        let facts = Facts::of(file).map_err(|e| Error::io(path, "read", e))?;
-        Ok(Self(facts))
+        let identity = FileIdentity::of(file).map_err(|e| Error::io(path, "read", e))?;
+        Ok(Self(identity))
     }
 
     /// Opens the file at `path`.

@@ -83,8 +83,7 @@ impl Update<'_> {
         let (key, group) = (target.to_string(), directory.group());
         let name = directory.archive_name(target);
         let toc = old.archive.toc();
-        let stale = toc.kernels.keys().filter(|kernel| (self.replaces)(target, kernel));
-        let stale = stale.count();
+        let stale = toc.kernels.keys().filter(|kernel| (self.replaces)(target, kernel)).count();
         if !(self.touches)(target) || stale == 0 {
             let known = manifest.kpack_files.get(&key);
             let entry = entry_of(target, name, old, known)?;

@@ -38,5 +38,5 @@ pub use sparse::{begin_flush, copy_range, write_at};
 pub use stage::Stage;
 pub use staged_file::StagedFile;
 pub use transaction::{Transaction, replace};
-pub use tree::Content;
+pub use tree::Listing;
 pub use tree_lock::TreeLock;

@@ -302,8 +302,7 @@ impl Directory {
     /// Removes hidden files of interrupted runs, if `is_own` accepts their final names.
     pub fn remove_leftovers(&self, is_own: &dyn Fn(&OsStr) -> bool) -> Result<(), Error> {
         let names = self.names()?;
-        let own = names.iter();
-        let mut own = own.filter(|name| leftover_stem(name).is_some_and(is_own));
+        let mut own = names.iter().filter(|name| leftover_stem(name).is_some_and(is_own));
         own.try_for_each(|name| self.remove_leftover(name))
     }
 

@@ -13,7 +13,7 @@ use crate::platform::Kind;
 /// What is in a directory, by relative path.
 #[derive(Debug, Default)]
 #[non_exhaustive]
-pub struct Content {
+pub struct Listing {
     /// All entries but directories, and whether each is a symbolic link.
     pub files: BTreeMap<PathBuf, bool>,
     /// The directories.
@@ -25,12 +25,12 @@ impl Directory {
     ///
     /// # Errors
     /// [`Error::Io`].
-    pub fn walk(&self) -> Result<Content, Error> {
+    pub fn walk(&self) -> Result<Listing, Error> {
         let mut files = BTreeMap::new();
         let directories = self.walk_with(&mut |at, name, kind| {
             files.insert(at.join(name), kind == Kind::Symlink);
         })?;
-        Ok(Content { files, directories })
+        Ok(Listing { files, directories })
     }
 
     /// The directories below it, by relative path. Links are not followed.

@@ -4,7 +4,6 @@ mod bounds;
 mod codec;
 mod entries;
 mod error;
-mod finish;
 mod frame;
 mod header;
 mod index;
@@ -17,16 +16,15 @@ pub(crate) use codec::with_capacity;
 pub use codec::{DecodeError, Decoder, Encoded, Encoder};
 pub use entries::{Iter, Targets, TocEntry};
 pub use error::ArchiveError;
-pub use finish::Written;
 pub use frame::check_frame;
 pub(crate) use frame::window;
 pub use index::Index;
 pub use limits::{MAX_CODE_OBJECT, MAX_KERNELS, MAX_TOC};
 pub use reader::Archive;
 pub use toc::{Scheme, Toc};
-pub use writer::ArchiveWriter;
 #[cfg(feature = "compression")]
 pub(crate) use writer::DEFAULT_LEVEL;
+pub use writer::{ArchiveWriter, Written};
 
 /// The first bytes of an archive.
 pub const MAGIC: [u8; 4] = *b"KPAK";

@@ -28,9 +28,12 @@ impl Bundle {
         wanted: impl Fn(&TargetId) -> bool,
     ) -> Result<CodeObjects<R>, BundleError> {
         let start = source.stream_position()?;
-        let used = self.entries.iter().filter(|entry| entry.size > 0);
-        let used = used.filter(|entry| entry.id.target().is_some_and(&wanted));
-        let mut used: Vec<&Entry> = used.collect();
+        let mut used: Vec<&Entry> = self
+            .entries
+            .iter()
+            .filter(|entry| entry.size > 0)
+            .filter(|entry| entry.id.target().is_some_and(&wanted))
+            .collect();
         used.sort_by_key(|entry| (entry.offset, entry.size));
         let mut entries: Vec<Range> = Vec::new();
         for Entry { id, offset, size } in used {

@@ -43,8 +43,7 @@ impl Layout {
 /// first and is empty (LLVM, "Clang Offload Bundler", "Bundled Code Object Layout").
 pub fn plain<'a>(entries: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Vec<u8> {
     let entries: Vec<(&str, &[u8])> = entries.into_iter().collect();
-    let sizes = entries.iter();
-    let sizes = sizes.map(|(id, code)| ((*id).to_owned(), code.len() as u64));
+    let sizes = entries.iter().map(|(id, code)| ((*id).to_owned(), code.len() as u64));
     let layout = Layout::new(&Vec::from_iter(sizes));
     let mut bytes = layout.table;
     for ((_, code), place) in entries.iter().zip(layout.offsets) {

@@ -30,8 +30,7 @@ const PRODUCTS: &[(&str, &str)] = &[
 pub fn read_target(name: &str) -> Result<TargetId, ParseTargetIdError> {
     let refuse = |reason: String| Err(ParseTargetIdError::new(name, reason));
     if let Some(family) = TargetId::family(name) {
-        let known = processors().filter(|name| covers(&family, name));
-        let known: Vec<&str> = known.take(3).collect();
+        let known: Vec<&str> = processors().filter(|name| covers(&family, name)).take(3).collect();
         return refuse(format!("a family; list its processors, such as {}", known.join(", ")));
     }
     let expected = match name.parse::<TargetId>() {

@@ -392,8 +392,8 @@ fn a_linked_library_exports_nothing_of_it() {
 #[test]
 fn the_shared_library_shows_what_takes_the_place_of_two_functions_and_nothing_else() {
     let symbols = run(Command::new("nm").args(["-D", "--defined-only"]).arg(preloaded()));
-    let names = symbols.lines().filter_map(|line| line.split(' ').next_back());
-    let mut names: Vec<&str> = names.collect();
+    let mut names: Vec<&str> =
+        symbols.lines().filter_map(|line| line.split(' ').next_back()).collect();
     names.sort_unstable();
     assert_eq!(
         names,

@@ -54,9 +54,11 @@ pub(super) unsafe fn isas<'a>(
     // SAFETY: by contract.
     let list = unsafe { slice::from_raw_parts(list, count) };
     // SAFETY: by contract.
-    let isas = list.iter().filter_map(|isa| unsafe { text(*isa) }.ok());
-    let isas = isas.filter(|isa| !isa.is_empty() && *isa != TRIPLE.as_bytes());
-    let isas: Vec<&[u8]> = isas.collect();
+    let isas: Vec<&[u8]> = list
+        .iter()
+        .filter_map(|isa| unsafe { text(*isa) }.ok())
+        .filter(|isa| !isa.is_empty() && *isa != TRIPLE.as_bytes())
+        .collect();
     if isas.is_empty() { Err(INVALID) } else { Ok(isas) }
 }
 

@@ -37,7 +37,7 @@ pub struct Candidate {
 
 /// An archive that was found by listing a directory.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Installed {
+pub struct InstalledArchive {
     /// Its path.
     pub path: PathBuf,
     /// The target in its name; `None` if the location names no target.
@@ -46,9 +46,9 @@ pub struct Installed {
 
 /// Where a binary is: the directories that its search paths are relative to.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Place(Vec<(PathBuf, Rule)>);
+pub struct BinaryOrigin(Vec<(PathBuf, Rule)>);
 
-impl Place {
+impl BinaryOrigin {
     /// The real directory of the binary at `path`, and those of the symbolic links that lead to it: `path` and
     /// `loaded`, the paths by which the dynamic linker loaded the objects of a process. The system
     /// knows only the real path of a file. But some package managers link files of a store into
@@ -60,8 +60,10 @@ impl Place {
             directories.push((parent(&real), Rule::Marker));
         }
         let id = FileId::at(binary).ok();
-        let loaded = loaded.into_iter().filter(|_| id.is_some());
-        let loaded = loaded.filter_map(|path| path::absolute(path).ok());
+        let loaded = loaded
+            .into_iter()
+            .filter(|_| id.is_some())
+            .filter_map(|path| path::absolute(path).ok());
         let links = loaded.filter(|path| FileId::at(path).ok() == id);
         for path in iter::once(binary.to_owned()).chain(links) {
             let directory = parent(&path);
@@ -112,7 +114,7 @@ impl Rules {
         &self,
         environment: &Environment,
         marker: &Marker,
-        place: &Place,
+        place: &BinaryOrigin,
     ) -> Vec<Location> {
         let listed = |paths: &[PathBuf], rule| {
             let locations = paths.iter().enumerate();
@@ -133,7 +135,7 @@ impl Rules {
     pub(crate) fn of_marker<'a>(
         &self,
         marker: &'a Marker,
-        place: &'a Place,
+        place: &'a BinaryOrigin,
     ) -> impl Iterator<Item = Location> + 'a {
         let beside_links = self.beside_links;
         let paths = marker.kpack_search_paths.iter().enumerate();
@@ -182,8 +184,8 @@ impl Rules {
     ///
     /// # Errors
     /// Those of listing a directory that exists.
-    pub fn installed(&self, path: &Path) -> io::Result<Vec<Installed>> {
-        let without_target = |path| Installed { path, target: None };
+    pub fn installed(&self, path: &Path) -> io::Result<Vec<InstalledArchive>> {
+        let without_target = |path| InstalledArchive { path, target: None };
         if let Some(pattern) = SearchPath::new(path).split() {
             let names = names(pattern.directory)?.into_iter();
             let archive = |name: OsString| {
@@ -191,8 +193,10 @@ impl Rules {
                 let written = pattern.written_in(&name)?;
                 let is_usual = FileNames::HERE.of(&target.to_string()) == written;
                 let tail = pattern.tail.expand(written);
-                (is_usual || self.reads_other_names)
-                    .then(|| Installed { path: pattern.directory.join(tail), target: Some(target) })
+                (is_usual || self.reads_other_names).then(|| InstalledArchive {
+                    path: pattern.directory.join(tail),
+                    target: Some(target),
+                })
             };
             return Ok(names.filter_map(archive).collect());
         }
@@ -215,8 +219,9 @@ fn names(directory: &Path) -> io::Result<Vec<OsString>> {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
         entries => entries?,
     };
-    let names = entries.map(|entry| entry.map(|entry| entry.file_name()));
-    let mut names = names.collect::<io::Result<Vec<_>>>()?;
+    let mut names = entries
+        .map(|entry| entry.map(|entry| entry.file_name()))
+        .collect::<io::Result<Vec<_>>>()?;
     names.sort();
     Ok(names)
 }

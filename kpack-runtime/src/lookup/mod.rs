@@ -5,12 +5,12 @@
 //! process: the environment and the paths of loaded objects are arguments.
 //!
 //! ```
-//! use rocm_kpack::lookup::{self, Environment, Place, Rule, Rules};
+//! use rocm_kpack::lookup::{self, Environment, BinaryOrigin, Rule, Rules};
 //! use rocm_kpack::Marker;
 //!
 //! let archives = vec![".kpack/vec_lib_@GFXARCH@.kpack".to_owned()];
 //! let marker = Marker::new("lib/libvec.so", archives);
-//! let place = Place::of("/opt/vec/lib/libvec.so".as_ref(), []);
+//! let place = BinaryOrigin::of("/opt/vec/lib/libvec.so".as_ref(), []);
 //! let locations = Rules::KPACK.locations(&Environment::default(), &marker, &place);
 //! let candidates = Rules::KPACK.candidates(&locations, &["gfx942".to_owned()]);
 //! let expected = lookup::Candidate {
@@ -24,6 +24,6 @@ mod candidates;
 mod environment;
 mod rules;
 
-pub use candidates::{Candidate, Installed, Location, Place, kernels, targets};
+pub use candidates::{BinaryOrigin, Candidate, InstalledArchive, Location, kernels, targets};
 pub use environment::Environment;
 pub use rules::{Answer, Listing, Rule, Rules};

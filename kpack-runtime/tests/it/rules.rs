@@ -9,7 +9,7 @@ use crate::common::{marker, write};
 use kpack_format::code_id;
 use kpack_format::digest::blake3;
 use kpack_tests::tree::Tree;
-use rocm_kpack::lookup::{self, Environment, Place, Rule, Rules};
+use rocm_kpack::lookup::{self, BinaryOrigin, Environment, Rule, Rules};
 use rocm_kpack::{Archive, Cache, Marker, Request};
 
 const KERNEL: &str = "lib/libvec.so#0";
@@ -23,7 +23,7 @@ fn find_with(
     isa: &str,
 ) -> Option<(String, Rule)> {
     let binary = tree.path("lib/libvec.so");
-    let locations = rules.locations(environment, marker, &Place::of(&binary, []));
+    let locations = rules.locations(environment, marker, &BinaryOrigin::of(&binary, []));
     let targets = lookup::targets(&[isa.parse().unwrap()]);
     let candidates = rules.candidates(&locations, &targets).into_iter();
     let opened = candidates.filter_map(|candidate| {

@@ -11,7 +11,7 @@ use super::dynamic::{Dynamic, dynamic_symbols};
 use super::headers::Section;
 use super::image::{Image, Machine};
 use super::{BinaryError, FAT_SECTION, ReadAt, pods};
-use crate::host::{Facts, Linkage};
+use crate::facts::{Facts, Linkage};
 
 /// What linkers make from what they place where: tables of addresses, unwind tables, stubs, and room up to a page.
 const OF_LINKERS: [&str; 7] =

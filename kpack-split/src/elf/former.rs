@@ -59,8 +59,7 @@ impl Former {
             return Ok(None);
         }
         let bytes = image.bytes(end - size, size, "the record of a join")?;
-        let words = bytes.chunks_exact(8).map(word);
-        let words: Vec<u64> = words.collect();
+        let words: Vec<u64> = bytes.chunks_exact(8).map(word).collect();
         let [
             kept,
             lead,
@@ -110,8 +109,7 @@ impl Former {
             u64::from(self.kind.0),
         ];
         let end = [self.size() / 8, MAGIC];
-        let words = fixed.iter().chain(&self.zeroed);
-        let words = words.chain(&end);
+        let words = fixed.iter().chain(&self.zeroed).chain(&end);
         words.flat_map(|word| word.to_le_bytes()).collect()
     }
 
@@ -244,10 +242,13 @@ impl Former {
         let content_end = before.map(|range| range.end).fold(segment.vaddr, u64::max);
         let is_freed = (segment.vaddr..code.addr).contains(&marked.addr);
         let is_zeroed = code.addr_end() < in_file;
-        let in_sections = image.sections.iter().filter(|s| {
-            s.occupies_memory() && s.has_bytes() && (segment.vaddr..code.addr).contains(&s.addr)
-        });
-        let in_sections = in_sections.map(Section::addr_end);
+        let in_sections = image
+            .sections
+            .iter()
+            .filter(|s| {
+                s.occupies_memory() && s.has_bytes() && (segment.vaddr..code.addr).contains(&s.addr)
+            })
+            .map(Section::addr_end);
         let kept = match (is_zeroed, is_freed) {
             (true, _) => in_file,
             (_, true) => content_end.next_multiple_of(image.page_size()).min(code.addr),
@@ -268,8 +269,8 @@ impl Former {
             (true, false) => kept,
             _ => marked.addr_end(),
         };
-        let next = occupied.iter().map(|range| range.start);
-        let next = next.filter(|start| *start >= code.addr).min();
+        let next =
+            occupied.iter().map(|range| range.start).filter(|start| *start >= code.addr).min();
         let addresses = if is_freed && !is_zeroed && memory > kept {
             kept..next.unwrap_or(memory).min(memory).max(kept)
         } else {

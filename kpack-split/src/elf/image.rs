@@ -111,14 +111,17 @@ impl<S> Image<S> {
     /// The address ranges that are in use, in order, without the device code in section `fat`. Of the
     /// section `own`, only the marker is in use; the rest is padding.
     pub(crate) fn occupied(&self, fat: usize, own: usize, marker: &Range<u64>) -> Vec<Range<u64>> {
-        let sections = self.sections.iter().enumerate();
-        let sections = sections.filter(|(index, s)| *index != fat && s.occupies_memory());
-        let sections = sections.map(|(index, s)| {
-            let end = if index == own { marker.end.min(s.addr_end()) } else { s.addr_end() };
-            s.addr..end
-        });
-        let segments = self.segments.iter().filter(|s| s.is_content());
-        let segments = segments.map(|s| s.vaddr..s.file_backed_end());
+        let sections = self
+            .sections
+            .iter()
+            .enumerate()
+            .filter(|(index, s)| *index != fat && s.occupies_memory())
+            .map(|(index, s)| {
+                let end = if index == own { marker.end.min(s.addr_end()) } else { s.addr_end() };
+                s.addr..end
+            });
+        let segments =
+            self.segments.iter().filter(|s| s.is_content()).map(|s| s.vaddr..s.file_backed_end());
         let mut ranges: Vec<Range<u64>> = sections.chain(segments).collect();
         ranges.sort_by_key(|range| (range.start, range.end));
         ranges

@@ -275,8 +275,8 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
         let segments = image.segments.iter().filter(|s| s.filesz > 0);
         let tables = [image.table().start, image.header.e_phoff.get(LE), image.size];
         let cut = Some(self.cut.start).filter(|_| !self.cut.is_empty());
-        let later = sections.map(|s| s.offset).chain(segments.map(|s| s.offset));
-        let later = later.chain(tables).chain(cut);
+        let later =
+            sections.map(|s| s.offset).chain(segments.map(|s| s.offset)).chain(tables).chain(cut);
         let next = later.filter(|offset| *offset >= at).min().unwrap_or(at);
         let free = image.bytes(at, more.min(next - at), "what follows the marker")?;
         let is_free = free.len() as u64 == more && free.iter().all(|byte| *byte == 0);

@@ -36,8 +36,12 @@ pub(super) fn check<A: ReadAt, B: ReadAt>(
     holes: &[Range<u64>],
 ) -> Result<(), BinaryError> {
     let (old, new) = (Dynamic::read(input)?, Dynamic::read(output)?);
-    let tags = old.entries.iter().zip(&new.entries).filter(|((tag, _), _)| is_address(*tag));
-    let tags = tags.map(|((_, old), (_, new))| (*old, *new));
+    let tags = old
+        .entries
+        .iter()
+        .zip(&new.entries)
+        .filter(|((tag, _), _)| is_address(*tag))
+        .map(|((_, old), (_, new))| (*old, *new));
     let named = |segments: &[Segment]| -> Vec<u64> {
         let kinds = [elf::PT_NOTE, elf::PT_INTERP, elf::PT_GNU_PROPERTY];
         segments.iter().filter(|s| kinds.contains(&s.kind)).map(|s| s.vaddr).collect()
@@ -373,8 +377,11 @@ impl<'a, A: ReadAt, B: ReadAt> Comparison<'a, A, B> {
         if let DeviceCode::Fat(_) = before {
             let markers = before.split_wrappers().iter().map(|w| w.marker_address);
             let markers = BTreeSet::from_iter(markers);
-            let sections = input.sections.iter().filter(|s| marker::is_section(&s.name));
-            let sections = sections.map(|s| s.addr..s.addr_end());
+            let sections = input
+                .sections
+                .iter()
+                .filter(|s| marker::is_section(&s.name))
+                .map(|s| s.addr..s.addr_end());
             skipped.extend(sections.filter(|own| markers.range(own.clone()).next().is_some()));
         }
         let added = output.segments.len().saturating_sub(input.segments.len()) as u64;
@@ -422,10 +429,14 @@ impl<'a, A: ReadAt, B: ReadAt> Comparison<'a, A, B> {
                 continue;
             }
             let border = |s: &Segment| [s.vaddr, s.file_backed_end(), s.vaddr + s.memsz];
-            let borders = loads(output).flat_map(border).map(|border| border.wrapping_sub(shift));
-            let borders = borders.chain(loads(input).map(Segment::file_backed_end));
-            let next = borders.chain(skipped.map(|range| range.start));
-            let next = next.filter(|border| *border > at).fold(addresses.end, u64::min);
+            let borders = loads(output)
+                .flat_map(border)
+                .map(|border| border.wrapping_sub(shift))
+                .chain(loads(input).map(Segment::file_backed_end));
+            let next = borders
+                .chain(skipped.map(|range| range.start))
+                .filter(|border| *border > at)
+                .fold(addresses.end, u64::min);
             // Zeroed memory can be of any size, and is in no file.
             if is_zeroed(input, at) && is_zeroed(output, at.wrapping_add(shift)) {
                 at = next;

@@ -140,8 +140,7 @@ impl<'a> Displaced<'a> {
             let s = &image.sections[*index];
             (s.addr, s.offset, s.size, s.align)
         });
-        let segments = self.segments.iter();
-        let segments = segments.map(|s| (s.vaddr, s.offset, s.filesz, s.align));
+        let segments = self.segments.iter().map(|s| (s.vaddr, s.offset, s.filesz, s.align));
         let parts: Vec<_> = sections.chain(segments).collect();
         let first = parts.iter().map(|(at, offset, ..)| (*at, *offset)).min();
         let (start, from_offset) = first.unwrap_or((after, 0));

@@ -219,8 +219,11 @@ impl SectionTable {
 fn kept_end<S>(image: &Image<S>, gaps: &Gaps) -> u64 {
     let table = image.table();
     let names = &image.sections[image.names_index];
-    let others = image.sections.iter().enumerate();
-    let others = others.filter(|(index, s)| *index != image.names_index && s.has_bytes());
+    let others = image
+        .sections
+        .iter()
+        .enumerate()
+        .filter(|(index, s)| *index != image.names_index && s.has_bytes());
     let content = others
         .map(|(_, s)| s.file_end())
         .chain(image.segments.iter().map(|s| s.file_end()))

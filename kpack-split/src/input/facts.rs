@@ -10,7 +10,7 @@ use super::{LinkedBinary, MarkerGroup};
 use crate::Error;
 use crate::device_code::{DeviceCode, SplitWrapper};
 use crate::elf::ReadAt;
-use crate::host::Facts;
+use crate::facts::Facts;
 
 /// How many bytes of a bundle are in memory.
 const PIECE: u64 = 1 << 20;

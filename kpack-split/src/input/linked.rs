@@ -254,8 +254,12 @@ impl LinkedBinary {
         // There may be a second section of markers, from splitting the rest of the binary.
         let mut sections = self.image.marker_sections().into_iter();
         let ends = sections.find(|section| section.contains(&offset)).map(|section| section.end);
-        let next = self.code.split_wrappers().iter();
-        let next = next.map(|other| other.marker_offset).filter(|at| *at > offset);
+        let next = self
+            .code
+            .split_wrappers()
+            .iter()
+            .map(|other| other.marker_offset)
+            .filter(|at| *at > offset);
         let end = next.fold(ends.unwrap_or(offset), u64::min);
         let mut bytes = vec![0; (end - offset).min(MAX_SIZE as u64) as usize];
         let read = self.image.source().read_exact_at(offset, &mut bytes);

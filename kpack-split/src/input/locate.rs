@@ -71,8 +71,8 @@ impl Prefix {
     /// The linked files in the prefix, in order of path, each opened when it is asked for. Symbolic
     /// links are not followed.
     pub fn linked_files(&self) -> impl Iterator<Item = Result<(PathBuf, File), Error>> {
-        let walk = super::walk(&self.path).into_iter();
-        let walk = walk.filter_entry(|entry| !is_leftover_entry(entry));
+        let walk =
+            super::walk(&self.path).into_iter().filter_entry(|entry| !is_leftover_entry(entry));
         walk.filter_map(|entry| match entry {
             Ok(entry) if !entry.file_type().is_file() => None,
             Ok(entry) => open_linked(entry.into_path()).transpose(),

@@ -8,7 +8,7 @@ use std::path::{Component, Path, PathBuf};
 use kpack_format::TargetId;
 use kpack_format::marker::Marker;
 use kpack_format::names::{Group, SearchPath};
-use rocm_kpack::lookup::{Environment, Installed, Location, Place, Rule, Rules};
+use rocm_kpack::lookup::{BinaryOrigin, Environment, InstalledArchive, Location, Rule, Rules};
 
 use super::{Archives, Overlay, manifest_parts, metadata_of, or_refused, read_manifest};
 use crate::Error;
@@ -108,7 +108,7 @@ impl Lookup {
         if marker.kernel_name.is_none() {
             return Ok(Kpacks::default());
         }
-        let place = Place::of(&binary, []);
+        let place = BinaryOrigin::of(&binary, []);
         let locations = self.rules.locations(&self.environment, marker, &place);
         // A search path leads to a place for each directory of the binary.
         let mut search_paths: BTreeMap<(bool, usize), Vec<Location>> = BTreeMap::new();
@@ -165,7 +165,7 @@ impl Lookup {
         for location in locations {
             let archives = self.rules.installed(&location.path);
             let archives = archives.map_err(|e| Error::io(&location.path, "list", e))?;
-            for Installed { path, target } in archives {
+            for InstalledArchive { path, target } in archives {
                 let metadata = metadata_of(&path)?.filter(Metadata::is_file);
                 let Some(metadata) = metadata else {
                     continue;

@@ -346,9 +346,13 @@ impl Resolver {
 
     /// Why there is no archive of this build for `target`; `None` if there is one.
     pub fn obstacle(&self, target: &str) -> Option<Obstacle<'_>> {
-        let files = self.kpacks.files.iter();
-        let files = files.filter(|kpack| kpack.target == target);
-        let files: Vec<&Path> = files.map(|kpack| kpack.path.as_path()).collect();
+        let files: Vec<&Path> = self
+            .kpacks
+            .files
+            .iter()
+            .filter(|kpack| kpack.target == target)
+            .map(|kpack| kpack.path.as_path())
+            .collect();
         let mut damaged = self.damaged.iter();
         if let Some((path, reason)) = damaged.find(|(path, _)| {
             files.contains(&path.as_path()) || self.kpacks.unreadable.contains(path)

@@ -62,8 +62,12 @@ fn former(kpacks: &KpackPath, group: &Group, known: &BTreeSet<&str>) -> Result<V
         let Some(toc) = toc(kpacks, &name)?.filter(|toc| toc.group_name != **group) else {
             continue;
         };
-        let binaries = toc.kernels.keys().filter_map(|kernel| KernelName::binary_of(kernel));
-        let binaries: BTreeSet<String> = binaries.map(str::to_owned).collect();
+        let binaries: BTreeSet<String> = toc
+            .kernels
+            .keys()
+            .filter_map(|kernel| KernelName::binary_of(kernel))
+            .map(str::to_owned)
+            .collect();
         if binaries.iter().any(|name| known.contains(&**name)) {
             found.push(Former { name: format!("`{}`", name.display()), binaries });
         }
@@ -81,8 +85,9 @@ pub(super) fn kernels_of_others(
     let mut found = Kernels::new();
     let targets = fat.iter().flat_map(|binary| binary.targets());
     let mut is_variant = targets.map(|target| target.features().next().is_some());
-    let archives = names(kpacks)?.into_iter();
-    let archives = archives.filter_map(|name| Some((group.target_of(name.to_str()?)?, name)));
+    let archives = names(kpacks)?
+        .into_iter()
+        .filter_map(|name| Some((group.target_of(name.to_str()?)?, name)));
     let archives = BTreeMap::from_iter(archives);
     if !archives.keys().any(|target| target.features().next().is_some()) && !is_variant.any(|is| is)
     {

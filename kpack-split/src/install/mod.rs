@@ -228,8 +228,8 @@ fn file_reports<'a>(
     report: &mut Report,
 ) {
     for binary in binaries {
-        let targets = binary.targets().into_iter().filter(wants);
-        let targets = targets.map(|target| target.to_string()).collect();
+        let targets =
+            binary.targets().into_iter().filter(wants).map(|target| target.to_string()).collect();
         let path = &binary.located.path;
         if let Some(text) = &binary.offload_note {
             report.note(ids::OFFLOAD_IMAGES, path, text);

@@ -112,8 +112,10 @@ pub(super) fn warn_of_other_builds(
             continue;
         };
         let found = code_ids::computed(archives, name);
-        let own = markers.iter().map(|group| &group.marker);
-        let own = own.filter(|marker| marker.kernel_name.as_ref() == Some(name));
+        let own = markers
+            .iter()
+            .map(|group| &group.marker)
+            .filter(|marker| marker.kernel_name.as_ref() == Some(name));
         let others: BTreeSet<&str> = own
             .flat_map(|marker| {
                 let ids = found.iter();

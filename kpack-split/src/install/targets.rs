@@ -81,8 +81,10 @@ pub(super) fn wanted_targets(
     report: &mut Report,
 ) -> Result<Wanted, Error> {
     let found: BTreeSet<TargetId> = fat.iter().flat_map(|binary| binary.targets()).collect();
-    let first = fat.first().map(|binary| binary.located.path.as_path());
-    let first = first.or(already.as_ref().map(|(path, _)| *path));
+    let first = fat
+        .first()
+        .map(|binary| binary.located.path.as_path())
+        .or(already.as_ref().map(|(path, _)| *path));
     let (false, Some(first)) = (options.architectures.is_empty(), first) else {
         return Ok(Wanted::All(found));
     };

@@ -74,8 +74,11 @@ impl Code {
     ) -> Result<Self, Error> {
         let chosen = &*options.architectures;
         let resolver = open(binary, lookup)?;
-        let promised = resolver.kpacks.targets().map(str::to_owned);
-        let promised = promised.chain(binary.marker.code_ids.keys().cloned());
+        let promised = resolver
+            .kpacks
+            .targets()
+            .map(str::to_owned)
+            .chain(binary.marker.code_ids.keys().cloned());
         let mut known: BTreeSet<String> = promised.collect();
         let ids: Vec<TargetId> = known.iter().filter_map(|id| id.parse().ok()).collect();
         let of_gpu = |target: &&TargetId| chosen.iter().any(|gpu| target.may_run_on(gpu));
@@ -317,8 +320,7 @@ impl Code {
             if binary.kept.contains_key(&wrapper.co_index) {
                 bundle.entries.clear();
             }
-            let entries = bundle.entries.iter();
-            let entries = entries.filter(|entry| entry.id.target().is_some());
+            let entries = bundle.entries.iter().filter(|entry| entry.id.target().is_some());
             let entry = |entry: &Entry| (entry.id.to_string(), entry.size);
             found.push(Vec::from_iter(entries.map(entry)));
         }

@@ -9,7 +9,7 @@ use object::read::pe::{DelayLoadImportTable, ExportTable, Import, ImportTable, I
 use kpack_core::elf::{BinaryError, ReadAt, pods};
 
 use super::image::{Image, Section};
-use crate::host::{Facts, Linkage};
+use crate::facts::{Facts, Linkage};
 
 /// What linkers make: tables of addresses and names, and unwind tables.
 const OF_LINKERS: [&str; 7] = [".pdata", ".xdata", ".edata", ".idata", ".didat", ".rsrc", ".reloc"];

@@ -398,8 +398,11 @@ impl<S: ReadAt> Image<S> {
 
     /// The bytes that follow everything else, without certificates and padding.
     pub(super) fn overlay(&self) -> Result<Range<u64>, BinaryError> {
-        let ends = self.sections.iter().filter(|s| s.file_size > 0);
-        let ends = ends.map(|section| section.file_range().end);
+        let ends = self
+            .sections
+            .iter()
+            .filter(|s| s.file_size > 0)
+            .map(|section| section.file_range().end);
         let mut start = ends.fold(self.headers_size(), u64::max);
         let names = self.symbols().end;
         if names != 0 && names + 4 <= self.size {

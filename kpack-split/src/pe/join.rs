@@ -319,8 +319,7 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
     /// The sections with offsets in the output.
     fn sections(&self, gaps: &Gaps) -> Vec<(usize, Section)> {
         let known = moved(self.image, gaps);
-        let sections = self.sections.iter();
-        let sections = sections.map(|(index, section)| {
+        let sections = self.sections.iter().map(|(index, section)| {
             let offset = match section.file_size {
                 0 => section.offset,
                 _ => gaps.output_offset(section.offset),
@@ -512,11 +511,14 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
         };
         let (marker, marker_offset) = planned.marker;
         let is_split = planned.wrappers.iter().any(|wrapper| wrapper.magic == MAGIC_SPLIT);
-        let sections = planned.sections.into_iter().map(|(_, section)| match section.address {
-            address if address == marker.start => section.with_marker(is_split),
-            _ => section,
-        });
-        let sections = sections.collect();
+        let sections = planned
+            .sections
+            .into_iter()
+            .map(|(_, section)| match section.address {
+                address if address == marker.start => section.with_marker(is_split),
+                _ => section,
+            })
+            .collect();
         let parts = Parts {
             wrappers: planned.wrappers,
             marker,

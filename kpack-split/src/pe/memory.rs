@@ -222,8 +222,8 @@ fn contents<A: ReadAt, B: ReadAt>(
             continue;
         }
         let is_known = |address: &u64| skipped.iter().any(|range| range.contains(address));
-        let differing = (0..before.len()).filter(|at| before[*at] != after[*at]);
-        let mut differing = differing.map(|at| start + at as u64);
+        let mut differing =
+            (0..before.len()).filter(|at| before[*at] != after[*at]).map(|at| start + at as u64);
         if let Some(address) = differing.find(|address| !is_known(address)) {
             let at = (address - start) as usize;
             differences.push(format!(

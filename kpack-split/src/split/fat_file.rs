@@ -120,8 +120,10 @@ pub fn warn_of_names(
     targets: impl IntoIterator<Item = impl ToString>,
 ) -> Option<Finding> {
     let written = names.on_disk();
-    let targets = targets.into_iter().map(|target| target.to_string());
-    let targets = targets.filter(|target| written.of(target) != names.of(target));
+    let targets = targets
+        .into_iter()
+        .map(|target| target.to_string())
+        .filter(|target| written.of(target) != names.of(target));
     let targets = BTreeSet::from_iter(targets);
     if targets.is_empty() {
         return None;
@@ -174,8 +176,11 @@ impl FatFile {
     /// binary, in archives alone.
     pub fn elsewhere(&self) -> BTreeSet<TargetId> {
         let own = self.code.targets();
-        let known = self.kept.iter().flat_map(|kept| kept.code_ids.keys());
-        let known = known.filter_map(|target| target.parse().ok());
+        let known = self
+            .kept
+            .iter()
+            .flat_map(|kept| kept.code_ids.keys())
+            .filter_map(|target| target.parse().ok());
         let stays = self.code.kept().iter();
         let known = known.chain(stays.flat_map(|kept| kept.targets.iter().cloned()));
         known.filter(|target| !own.contains(target)).collect()

@@ -250,12 +250,15 @@ impl NewBundle {
             return Ok(new);
         }
         if source.in_place && bundle.format == Format::Plain {
-            let code = bundle.entries.iter().zip(&stay);
-            let code = code.filter(|(entry, stays)| **stays && entry.size > 0);
-            let code = code.map(|(entry, _)| {
-                let from = at + entry.offset;
-                (from..from + entry.size, entry.offset)
-            });
+            let code = bundle
+                .entries
+                .iter()
+                .zip(&stay)
+                .filter(|(entry, stays)| **stays && entry.size > 0)
+                .map(|(entry, _)| {
+                    let from = at + entry.offset;
+                    (from..from + entry.size, entry.offset)
+                });
             let table = part_of_table(source.input, at, &stay).map_err(BundleError::from)?;
             new.content = Content::Plain { code: code.collect(), table };
             return Ok(new);
@@ -316,11 +319,13 @@ impl NewBundle {
                 (size, Content::Compressed { scratch: start..start + size, code })
             }
             _ => {
-                let code = entries.iter().zip(layout.offsets).filter(|(entry, _)| entry.size > 0);
-                let code = code.map(|(entry, to)| {
-                    let from = at + entry.offset;
-                    (from..from + entry.size, to)
-                });
+                let code =
+                    entries.iter().zip(layout.offsets).filter(|(entry, _)| entry.size > 0).map(
+                        |(entry, to)| {
+                            let from = at + entry.offset;
+                            (from..from + entry.size, to)
+                        },
+                    );
                 (layout.size, Content::Plain { code: code.collect(), table: layout.table })
             }
         };

@@ -277,8 +277,8 @@ impl Kernels {
         fat: &FatBinary,
         more: &mut BTreeSet<(u32, String)>,
     ) -> Result<(), Error> {
-        let copies = more.iter().filter_map(|entry| Some((entry.clone(), self.copied(entry)?)));
-        let copies: BTreeMap<(u32, String), TargetId> = copies.collect();
+        let copies: BTreeMap<(u32, String), TargetId> =
+            more.iter().filter_map(|entry| Some((entry.clone(), self.copied(entry)?))).collect();
         if copies.is_empty() {
             return Ok(());
         }
@@ -294,8 +294,8 @@ impl Kernels {
             let Some(plain) = copies.get(entry).map(ToString::to_string) else {
                 return true;
             };
-            let expected = expected.iter().filter_map(|all| all.get(&plain)?.get(&entry.0));
-            let expected: BTreeSet<Blake3> = expected.copied().collect();
+            let expected: BTreeSet<Blake3> =
+                expected.iter().filter_map(|all| all.get(&plain)?.get(&entry.0)).copied().collect();
             !self.all_are(entry, &expected)
         });
         Ok(())

@@ -70,8 +70,7 @@ pub(super) fn verify(
 fn without_kernels(path: &Path, toc: &Toc, count: usize, report: &mut Report) {
     let entries = toc.kernels.values().flat_map(Targets::values);
     let named: BTreeSet<usize> = entries.map(|entry| entry.ordinal as usize).collect();
-    let unnamed = (0..count).filter(|ordinal| !named.contains(ordinal));
-    let unnamed: Vec<usize> = unnamed.collect();
+    let unnamed: Vec<usize> = (0..count).filter(|ordinal| !named.contains(ordinal)).collect();
     if !unnamed.is_empty() {
         let text = format!(
             "{} of {} belong to no kernel: ordinal {}",

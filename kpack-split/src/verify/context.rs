@@ -33,8 +33,8 @@ impl Options {
         let Ok(target): Result<TargetId, _> = target.parse() else {
             return self.targets.is_empty();
         };
-        let there = there.into_iter();
-        let there: Vec<TargetId> = there.filter_map(|own| own.as_ref().parse().ok()).collect();
+        let there: Vec<TargetId> =
+            there.into_iter().filter_map(|own| own.as_ref().parse().ok()).collect();
         let wants = |wanted: &TargetId| wanted.taken(&there, Delivery::Archive).contains(&&target);
         self.targets.is_empty() || self.targets.iter().any(wants)
     }

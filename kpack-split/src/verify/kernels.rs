@@ -12,28 +12,31 @@ use kpack_core::{Error, Reason, Severity, ids};
 
 use super::context::Context;
 use super::report::Report;
-use super::resolution::Resolution;
-use crate::input::{KernelNames, LinkedBinary, NameHash};
+use crate::input::{CodePlace, KernelNames, LinkedBinary, NameHash, Resolver};
 
 /// Maximum number of kernels to name.
 const MOST_KERNELS: usize = 3;
 
+/// Where code objects are, by index and target.
+pub(super) type Places = BTreeMap<u32, BTreeMap<String, CodePlace>>;
+
 /// The kernels of an index's code objects, by target.
 type OfTargets<'a> = BTreeMap<&'a str, KernelNames>;
 
-/// Compares the code objects of all targets.
+/// Compares the code objects of all targets, which are at `places`.
 pub(super) fn verify(
     binary: &LinkedBinary,
-    found: &Resolution<'_>,
+    places: &Places,
+    resolver: &Resolver,
     context: &Context<'_>,
     report: &mut Report,
 ) -> Result<(), Error> {
     let mut differing: BTreeMap<u32, OfTargets<'_>> = BTreeMap::new();
-    for (index, places) in &found.places {
+    for (index, of_index) in places {
         let mut of_targets = OfTargets::new();
-        for (target, place) in places {
+        for (target, place) in of_index {
             let archives = &context.lookup.archives;
-            if let Some(names) = found.resolver.kernels(*place, *index, target, archives)? {
+            if let Some(names) = resolver.kernels(*place, *index, target, archives)? {
                 of_targets.insert(target, names);
             }
         }
@@ -47,8 +50,8 @@ pub(super) fn verify(
     if differing.is_empty() {
         return Ok(());
     }
-    let names = differing.values().flat_map(BTreeMap::values).flat_map(KernelNames::iter);
-    let names: BTreeSet<NameHash> = names.collect();
+    let names: BTreeSet<NameHash> =
+        differing.values().flat_map(BTreeMap::values).flat_map(KernelNames::iter).collect();
     let registered = binary.registered(&|name| names.contains(&name))?;
     let quoted = |names: &BTreeSet<NameHash>| {
         let names = names.iter().filter_map(|name| registered.get(name));
@@ -59,8 +62,8 @@ pub(super) fn verify(
         for (target, own) in of_targets {
             let others = of_targets.values().filter(|other| *other != own);
             let is_lacking = |name: &NameHash| registered.contains_key(name) && !own.has(*name);
-            let lacking = others.clone().flat_map(KernelNames::iter).filter(is_lacking);
-            let lacking: BTreeSet<NameHash> = lacking.collect();
+            let lacking: BTreeSet<NameHash> =
+                others.clone().flat_map(KernelNames::iter).filter(is_lacking).collect();
             let is_unknown = |name: NameHash| {
                 let mut others = others.clone();
                 !registered.contains_key(&name) && !others.any(|other| other.has(name))
@@ -72,8 +75,8 @@ pub(super) fn verify(
                 left_out.entry(target).or_default().extend(lacking);
                 continue;
             }
-            let place = found.places.get(index).and_then(|places| places.get(*target));
-            let path = place.map_or(&*binary.path, |place| found.resolver.path(*place));
+            let place = places.get(index).and_then(|places| places.get(*target));
+            let path = place.map_or(&*binary.path, |place| resolver.path(*place));
             let text = format!(
                 "`{}`: the code for {target} at index {index} may be from another build: it lacks {}, which the host \
                  binary registers and the code for other targets contains, and has kernels that the host does not register; \

@@ -9,11 +9,9 @@ use kpack_format::marker::{Marker, of_another_build};
 use kpack_format::names::KernelName;
 
 use super::context::{Context, Options, means};
-use super::kernels;
+use super::kernels::{self, Places};
 use super::report::Report;
-use crate::input::{
-    CodePlace, Kpacks, LinkedBinary, Obstacle, Resolver, or_refused, read_manifest,
-};
+use crate::input::{Kpacks, LinkedBinary, Obstacle, Resolver, or_refused, read_manifest};
 use crate::split::variants;
 use kpack_core::words::{counted, list};
 use kpack_core::{Error, Reason};
@@ -25,9 +23,8 @@ pub(super) struct Resolution<'a> {
     kernel_name: &'a str,
     indices: &'a BTreeSet<u32>,
     options: &'a Options,
-    pub(super) resolver: Resolver,
-    /// Where they are, by index and target.
-    pub(super) places: BTreeMap<u32, BTreeMap<String, CodePlace>>,
+    resolver: Resolver,
+    places: Places,
 }
 
 /// Looks up the code objects with these `indices`.
@@ -76,7 +73,7 @@ pub(super) fn verify(
     this.stale(report);
     this.read(context, report)?;
     if context.options.against.is_none() {
-        kernels::verify(binary, &this, context, report)?;
+        kernels::verify(binary, &this.places, &this.resolver, context, report)?;
     }
     let found: usize = this.places.values().map(BTreeMap::len).sum();
     if report.count(Severity::Fault) == faults && found > 0 {
@@ -184,8 +181,10 @@ impl Resolution<'_> {
     /// Reports entries of this binary that no wrapper uses.
     fn stale(&self, report: &mut Report) {
         let entries = self.resolver.entries().into_iter();
-        let stale = entries.filter(|(index, _)| !self.indices.contains(index));
-        let stale: BTreeSet<u32> = stale.map(|(index, _)| index).collect();
+        let stale: BTreeSet<u32> = entries
+            .filter(|(index, _)| !self.indices.contains(index))
+            .map(|(index, _)| index)
+            .collect();
         if !stale.is_empty() {
             let stale = list(stale);
             let text = format!("the archives have entries at index {stale} that no wrapper uses");
@@ -220,11 +219,17 @@ impl Resolution<'_> {
     /// Reports targets without an archive, if the manifest lists them or the caller names them.
     fn required_are_there(&self, report: &mut Report) -> Result<(), Error> {
         let kpacks = &self.resolver.kpacks;
-        let missing = self.options.targets.iter();
-        let missing = missing.filter(|wanted| !kpacks.targets().any(|own| means(wanted, own)));
-        let required = kpacks.targets().filter(|own| self.wants(own));
-        let required = required.map(str::to_owned);
-        let required: Vec<String> = required.chain(missing.map(TargetId::to_string)).collect();
+        let missing = self
+            .options
+            .targets
+            .iter()
+            .filter(|wanted| !kpacks.targets().any(|own| means(wanted, own)));
+        let required: Vec<String> = kpacks
+            .targets()
+            .filter(|own| self.wants(own))
+            .map(str::to_owned)
+            .chain(missing.map(TargetId::to_string))
+            .collect();
         if required.is_empty() {
             let is_expected =
                 self.marker.code_ids.is_empty() && none_are_listed(&kpacks.manifests)?;

@@ -8,9 +8,9 @@ use std::path::{Path, PathBuf};
 use crate::wheels::{FAT, binary, binary_wheel, library, members, names, noise, text};
 use kpack_artifact::verify::{self, verify as verify_installed};
 use kpack_core::{Finding, Severity, ids};
-use kpack_format::TargetId;
 use kpack_format::manifest::Manifest;
 use kpack_format::names::is_manifest;
+use kpack_format::unstable::spelling::read_target;
 use kpack_split::install::{InstallOptions, install};
 use kpack_tests::fixture::{FatLibrary, Storage, Wheel, add_and_mul, code};
 use kpack_tests::tree::Tree;
@@ -306,7 +306,7 @@ fn wheels_become_sets_that_fit_together() {
         targets.sort();
         targets.dedup();
         // The others are families.
-        let targets = targets.into_iter().filter(|target| TargetId::named(target).is_ok());
+        let targets = targets.into_iter().filter(|target| read_target(target).is_ok());
         let targets = Vec::from_iter(targets.cloned());
         writeln!(said, "# {name}\n{}", listed(&tree.path("out"), &targets).trim_end()).unwrap();
         said.extend(report.findings.iter().map(line));

@@ -216,8 +216,10 @@ impl Report {
                 running.ended += 1;
                 let [passed, failed, ignored] = ["passed", "failed", "ignored"].map(count);
                 let others = [(failed, "failed"), (ignored, "ignored")];
-                let others = others.iter().filter(|(count, _)| *count > 0);
-                let others = others.map(|(count, name)| format!(", {count} {name}"));
+                let others = others
+                    .iter()
+                    .filter(|(count, _)| *count > 0)
+                    .map(|(count, name)| format!(", {count} {name}"));
                 let shown = format!("{name}: {passed} passed{}", others.collect::<String>());
                 return ((passed + failed + ignored > 0).then_some(shown.clone()), Some(shown));
             }
@@ -265,8 +267,10 @@ impl Report {
     /// How many tests passed, failed and were skipped.
     pub(super) fn counts(&self) -> String {
         let others = [(self.failures.len(), "failed"), (self.skipped_count, "skipped")];
-        let others = others.iter().filter(|(count, _)| *count > 0);
-        let others = others.map(|(count, what)| format!(", {count} {what}"));
+        let others = others
+            .iter()
+            .filter(|(count, _)| *count > 0)
+            .map(|(count, what)| format!(", {count} {what}"));
         format!("{} tests passed{}", self.passed, others.collect::<String>())
     }
 

@@ -14,7 +14,7 @@ use kpack_core::{Error, Reason, ids};
 
 /// Compares each shard's device code for `target` with what is taken of those before it: the first one's, and entries
 /// that only others have.
-pub(super) fn compare(
+pub(super) fn check_duplicates(
     inputs: &Inputs<'_>,
     target: &TargetId,
     trees: &[Tree],

@@ -10,7 +10,7 @@ use super::super::read::Inputs;
 use super::super::target_files::target_files;
 use super::super::{Finding, MOST_NAMES, Severity, worst_first};
 use super::kernels::registered_differ;
-use crate::differences;
+use crate::compare::explain;
 use crate::tree::Tree;
 use kpack_core::words::list_some;
 use kpack_core::{Error, Id, Reason, ids};
@@ -23,7 +23,7 @@ const HEAD: u64 = 1 << 13;
 
 /// Compares `tree` with the `first`, which is used. If host files are not compared, only those that
 /// would be lost with device code and data count.
-pub(super) fn compare(
+pub(super) fn check_host_files(
     inputs: &Inputs<'_>,
     first: &Tree,
     tree: &Tree,
@@ -150,7 +150,7 @@ fn same_bytes(first: &Tree, second: &Tree, path: &Path) -> Result<bool, Error> {
     let is_file = |item: &&Entry| matches!(item.node, Node::File { .. });
     let [one, other] = [first, second].map(|tree| tree.entries.get(path).filter(is_file));
     match (one, other) {
-        (Some(a), Some(b)) => Ok(differences::explain(a.full(), b.full())?.is_none()),
+        (Some(a), Some(b)) => Ok(explain(a.full(), b.full())?.is_none()),
         _ => Ok(false),
     }
 }

@@ -12,7 +12,6 @@ use kpack_core::parallel;
 use super::Context;
 use super::Report;
 use super::artifact_sets::Set;
-use crate::mark;
 use crate::tree::{Role, Tree};
 use kpack_tree::Parsed;
 
@@ -73,9 +72,7 @@ impl Member {
         parsed: Parsed<'_>,
     ) -> Result<Result<Self, Report>, Error> {
         let root = path.unwrap_or(root);
-        let tree = mark::databases(root, role)
-            .and_then(|databases| Tree::read_once(&set.component, root, &databases, parsed));
-        match tree {
+        match Tree::read(&set.component, root, role, parsed) {
             Ok(tree) => Ok(Ok(Self { role: role.clone(), asked_for: path.is_some(), tree })),
             Err(error @ Error::Refused { .. }) => {
                 let mut own = Report::default();

@@ -15,7 +15,7 @@ use rustix::fs::{
 use rustix::io::Errno;
 
 use super::{set_mode, set_mode_at};
-use crate::platform::{Entry, Facts, Kind};
+use crate::platform::{Entry, FileIdentity, Kind};
 
 /// An open directory: what is done with it stays in it, even if its path later leads elsewhere.
 #[derive(Debug)]
@@ -185,7 +185,7 @@ impl Handle {
             kind: kind_of(FileType::from_raw_mode(there.st_mode)),
             mode: there.st_mode & 0o777,
             modified: at(there.st_mtime, there.st_mtime_nsec as u32),
-            facts: Facts {
+            identity: FileIdentity {
                 id: (there.st_dev, there.st_ino),
                 size: there.st_size as u64,
                 modified: (there.st_mtime, there.st_mtime_nsec as i64),

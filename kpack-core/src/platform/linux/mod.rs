@@ -18,7 +18,7 @@ use rustix::fs::{Advice, FlockOperation, OFlags, SeekFrom, flock, statvfs};
 use rustix::io::Errno;
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use super::{Facts, SharedInode};
+use super::{FileIdentity, SharedInode};
 use crate::parallel::lock;
 
 pub(crate) use attributes::keep as keep_attributes;
@@ -26,12 +26,12 @@ pub(crate) use handle::Handle;
 pub use std::os::unix::ffi::{OsStrExt, OsStringExt};
 pub use std::os::unix::fs::{FileExt, FileTypeExt, MetadataExt, symlink};
 
-pub(crate) fn facts(file: &File) -> io::Result<Facts> {
-    file.metadata().map(|metadata| facts_in(&metadata))
+pub(crate) fn identity(file: &File) -> io::Result<FileIdentity> {
+    file.metadata().map(|metadata| identity_in(&metadata))
 }
 
-fn facts_in(metadata: &Metadata) -> Facts {
-    Facts {
+fn identity_in(metadata: &Metadata) -> FileIdentity {
+    FileIdentity {
         id: (metadata.dev(), metadata.ino()),
         size: metadata.len(),
         modified: (metadata.mtime(), metadata.mtime_nsec()),
@@ -53,7 +53,7 @@ pub fn id_of(_path: &Path, metadata: &Metadata) -> io::Result<(u64, u64)> {
 
 /// Which file it is, if it has more than one name.
 pub fn shared_inode(metadata: &Metadata) -> Option<SharedInode> {
-    (metadata.is_file() && metadata.nlink() > 1).then(|| SharedInode(facts_in(metadata)))
+    (metadata.is_file() && metadata.nlink() > 1).then(|| SharedInode(identity_in(metadata)))
 }
 
 /// What [`shared_inode`] found of the file at a path, where that is all that is known; Windows opens the file.

@@ -11,7 +11,8 @@ use std::sync::atomic::{AtomicU32, Ordering::Relaxed};
 use std::time::SystemTime;
 
 use super::{
-    ALL_ACCESS, DIRECTORIES, MetadataExt, NOT_FOLLOWED, REMOVED_AT_END, facts, set_mode_at, symlink,
+    ALL_ACCESS, DIRECTORIES, MetadataExt, NOT_FOLLOWED, REMOVED_AT_END, identity, set_mode_at,
+    symlink,
 };
 use crate::platform::{Entry, Kind};
 use crate::publish::numbered;
@@ -113,7 +114,7 @@ impl Handle {
 
     /// Which directory it is.
     pub(crate) fn id(&self) -> io::Result<(u64, u64)> {
-        facts(&self.file).map(|facts| facts.id)
+        identity(&self.file).map(|identity| identity.id)
     }
 
     /// Locks it, unless another process has; says whether. Directories cannot be locked, so the lock is a file that
@@ -229,7 +230,7 @@ impl Handle {
             _ => Kind::Device,
         };
         let modified = metadata.modified()?;
-        Ok(Some(Entry { kind, mode: metadata.mode(), modified, facts: facts(&file)? }))
+        Ok(Some(Entry { kind, mode: metadata.mode(), modified, identity: identity(&file)? }))
     }
 
     /// Renames a file in it into the directory `other`, where it replaces one. Not every version of Windows replaces a
@@ -292,8 +293,9 @@ impl Handle {
     }
 
     pub(crate) fn entries(&self) -> io::Result<Vec<(OsString, Option<Kind>)>> {
-        let names = fs::read_dir(&self.path)?.map(|entry| entry.map(|entry| entry.file_name()));
-        let names = names.filter(|name| !name.as_ref().is_ok_and(|name| name == LOCK));
+        let names = fs::read_dir(&self.path)?
+            .map(|entry| entry.map(|entry| entry.file_name()))
+            .filter(|name| !name.as_ref().is_ok_and(|name| name == LOCK));
         names.map(|name| Ok((name?, None))).collect()
     }
 

@@ -13,7 +13,7 @@ use std::time::UNIX_EPOCH;
 use kpack_format::names::fold_case;
 use winapi_util::file::information;
 
-use super::{Facts, SharedInode};
+use super::{FileIdentity, SharedInode};
 
 pub(crate) use handle::Handle;
 
@@ -204,9 +204,9 @@ impl OsStringExt for OsString {
     }
 }
 
-pub(super) fn facts(file: &File) -> io::Result<Facts> {
+pub(super) fn identity(file: &File) -> io::Result<FileIdentity> {
     let found = information(file)?;
-    Ok(Facts {
+    Ok(FileIdentity {
         id: (found.volume_serial_number(), found.file_index()),
         size: found.file_size(),
         modified: (found.last_write_time().unwrap_or(0) as i64, 0),
@@ -223,7 +223,7 @@ pub(crate) fn link_count(file: &File) -> io::Result<u64> {
 /// # Errors
 /// Those of the system.
 pub fn id_of(path: &Path, _metadata: &Metadata) -> io::Result<(u64, u64)> {
-    facts(&open_to_ask(path)?).map(|facts| facts.id)
+    identity(&open_to_ask(path)?).map(|identity| identity.id)
 }
 
 /// Opens what a path leads to without access to its content.
@@ -246,7 +246,7 @@ pub fn shared_inode_at(
 ) -> io::Result<Option<SharedInode>> {
     let file = open_to_ask(path)?;
     let is_shared = link_count(&file)? > 1;
-    is_shared.then(|| facts(&file).map(SharedInode)).transpose()
+    is_shared.then(|| identity(&file).map(SharedInode)).transpose()
 }
 
 /// Opens a file for reading.

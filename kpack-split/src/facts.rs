@@ -108,9 +108,10 @@ impl Facts {
 
     /// The facts that differ in `found`.
     pub fn differences(&self, found: &Self) -> Vec<FactDifference> {
-        let names = [self, found].into_iter();
-        let names = names.flat_map(|facts| facts.of.keys().chain(facts.symbols.keys()));
-        let names: BTreeSet<&String> = names.collect();
+        let names: BTreeSet<&String> = [self, found]
+            .into_iter()
+            .flat_map(|facts| facts.of.keys().chain(facts.symbols.keys()))
+            .collect();
         let values = |facts: &Self, name: &String| {
             let mut values = facts.symbols.get(name).cloned().unwrap_or_default();
             values.sort();

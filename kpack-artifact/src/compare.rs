@@ -1,12 +1,14 @@
-//! Explains how two files differ that should be the same: facts about host binaries, paths, timestamps.
+//! Compares two entries that should be the same. What differs is data, because it means something else to each who
+//! compares: shards, a tree and its original, files that would be installed at one path. Of two files, [`explain`] says
+//! what is behind the bytes: facts about host binaries, paths, timestamps.
 
-use std::fs::File;
+use std::fs::{self, File, Metadata};
 use std::iter::once;
 use std::ops::Range;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use kpack_core::files;
-use kpack_core::platform::FileExt;
+use kpack_core::platform::{FileExt, MetadataExt};
 use kpack_core::words::list_some;
 use kpack_core::{Error, Reason};
 use kpack_split::host::FactDifference;
@@ -27,7 +29,61 @@ const SAME_FACTS: &str = "has other bytes, but the same names, symbols and sizes
 const OTHER_BUILD: &str =
     "has another build ID or link to its debug information, and the same code and data otherwise";
 
-pub(crate) struct Difference {
+/// A difference between two entries.
+pub(crate) enum Difference {
+    /// What they are, for people.
+    Kind([&'static str; 2]),
+    /// Where symbolic links lead.
+    Link([PathBuf; 2]),
+    /// The modes of files.
+    Mode([u32; 2]),
+    /// How many names files have.
+    Names([u64; 2]),
+    /// The bytes of files.
+    Bytes,
+}
+
+/// What differs between the entries at two paths. `same_bytes` tells whether two files are the same, whose bytes may
+/// mean the same although they differ.
+pub(crate) fn differences(
+    one: &Path,
+    other: &Path,
+    same_bytes: impl FnOnce() -> Result<bool, Error>,
+) -> Result<Vec<Difference>, Error> {
+    let metadata = |path: &Path| path.symlink_metadata().map_err(|e| Error::io(path, "read", e));
+    let both = [metadata(one)?, metadata(other)?];
+    let kinds = both.each_ref().map(kind);
+    let mut found = Vec::new();
+    if kinds[0] != kinds[1] {
+        found.push(Difference::Kind(kinds));
+    } else if both[0].is_symlink() {
+        let link = |path: &Path| fs::read_link(path).map_err(|e| Error::io(path, "read", e));
+        let links = [link(one)?, link(other)?];
+        found.extend((links[0] != links[1]).then_some(Difference::Link(links)));
+    } else if !both[0].is_dir() {
+        let modes = both.each_ref().map(|metadata| metadata.mode() & 0o7777);
+        found.extend((modes[0] != modes[1]).then_some(Difference::Mode(modes)));
+        let names = both.each_ref().map(MetadataExt::nlink);
+        found.extend((names[0] != names[1]).then_some(Difference::Names(names)));
+        found.extend((!same_bytes()?).then_some(Difference::Bytes));
+    }
+    Ok(found)
+}
+
+fn kind(metadata: &Metadata) -> &'static str {
+    if metadata.is_dir() {
+        "a directory"
+    } else if metadata.is_symlink() {
+        "a symbolic link"
+    } else if metadata.is_file() {
+        "a file"
+    } else {
+        "a special file"
+    }
+}
+
+/// What is behind two files' different bytes.
+pub(crate) struct Explanation {
     pub(crate) text: Reason,
     /// Whether one of the two can stand for both: host binaries with the same facts, or builds of the same code.
     pub(crate) is_same_code: bool,
@@ -35,7 +91,7 @@ pub(crate) struct Difference {
 
 /// Explains how two regular files differ; `None` if they have the same bytes, or are host binaries that
 /// differ in what their markers say of device code only.
-pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<Difference>, Error> {
+pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<Explanation>, Error> {
     let ((a, b), Some(mut at)) = first_difference(one, other)? else {
         return Ok(None);
     };
@@ -47,7 +103,7 @@ pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<Difference>, Er
         // Nothing but other code or data gives these another layout.
         at = match differ_in_code(&a, &b)? {
             Outside::Same => {
-                return Ok(Some(Difference { text: OTHER_BUILD.into(), is_same_code: true }));
+                return Ok(Some(Explanation { text: OTHER_BUILD.into(), is_same_code: true }));
             }
             Outside::At(at) => at,
             Outside::Laid => at,
@@ -55,7 +111,7 @@ pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<Difference>, Er
         if let Ok(differ) = fact_differences(&a, &b)?
             && !differ.is_empty()
         {
-            return Ok(Some(Difference { text: named(&differ), is_same_code: false }));
+            return Ok(Some(Explanation { text: named(&differ), is_same_code: false }));
         }
     }
     let mut parts = Vec::new();
@@ -68,17 +124,17 @@ pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<Difference>, Er
         _ => format!("first difference at byte {at:#x}"),
     });
     let text = format!("differs: {}", parts.join("; "));
-    Ok(Some(Difference { text: text.into(), is_same_code: false }))
+    Ok(Some(Explanation { text: text.into(), is_same_code: false }))
 }
 
 /// Compares the facts of two binaries that have not the same bytes.
-fn of_binaries(one: &LinkedBinary, other: &LinkedBinary) -> Result<Option<Difference>, Error> {
+fn of_binaries(one: &LinkedBinary, other: &LinkedBinary) -> Result<Option<Explanation>, Error> {
     let differ = match fact_differences(one, other)? {
         Ok(differ) => differ,
-        Err(text) => return Ok(Some(Difference { text, is_same_code: false })),
+        Err(text) => return Ok(Some(Explanation { text, is_same_code: false })),
     };
     if !differ.is_empty() {
-        return Ok(Some(Difference { text: named(&differ), is_same_code: false }));
+        return Ok(Some(Explanation { text: named(&differ), is_same_code: false }));
     }
     let markers = |linked: &LinkedBinary| {
         let mut sections = linked.image.marker_sections();
@@ -87,7 +143,7 @@ fn of_binaries(one: &LinkedBinary, other: &LinkedBinary) -> Result<Option<Differ
     };
     let is_marker_only = differ_outside((one, other), [markers(one), markers(other)])?;
     let text = SAME_FACTS.into();
-    Ok((is_marker_only != Outside::Same).then_some(Difference { text, is_same_code: true }))
+    Ok((is_marker_only != Outside::Same).then_some(Explanation { text, is_same_code: true }))
 }
 
 /// The facts that differ, or why those of one cannot be read.
