@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io::Cursor;
 use std::path::Path;
 
-use kpack_cli::doctor::{Options, examine};
+use kpack_doctor::{Options, examine};
 use kpack_format::archive::Archive;
 use kpack_format::marker::Marker;
 use kpack_format::offload_bundle::Bundle as Parsed;
@@ -109,7 +109,7 @@ pub fn doctor(bytes: &[u8]) -> bool {
     };
     assert_eq!(Some(&report), examine(&library).as_ref());
     let command = format!("run `kpack join --arch {gpu} --prefix {} ", prefix.display());
-    let advises = |found: &kpack_cli::doctor::Diagnosis| {
+    let advises = |found: &kpack_doctor::Diagnosis| {
         let help = found.finding.help.as_deref();
         help.is_some_and(|help| help.starts_with(&command))
     };

@@ -17,7 +17,6 @@ mod output;
 pub mod packaging;
 pub mod recombine;
 pub mod removal;
-pub mod rpm_database;
 mod rules;
 mod shared;
 pub mod sizes;

@@ -4,12 +4,12 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::Args;
+use kpack_doctor::{self as doctor, Diagnosis, Options, Report, Unused};
 use kpack_format::TargetId;
 use kpack_format::unstable::spelling;
 
 use super::output::{self, Text, count, size};
 use super::print::print;
-use crate::doctor::{self, Diagnosis, Options, Report, Unused};
 use kpack_core::{Error, Severity, ids};
 
 /// Find out whether GPU code loads on this machine, why not, and the command that fixes it
@@ -65,7 +65,8 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
-    let options = Options { targets: arguments.arch.clone(), ..Options::default() };
+    let mut options = Options::default();
+    options.targets.clone_from(&arguments.arch);
     if let Some(root) = &arguments.root {
         doctor::enter(root)?;
     }

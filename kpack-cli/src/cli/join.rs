@@ -4,6 +4,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 
 use clap::Args;
+use kpack_doctor::no_gpu;
 use kpack_format::TargetId;
 use kpack_format::target_id::ParseTargetIdError;
 use kpack_format::unstable::spelling;
@@ -15,7 +16,6 @@ use super::print::print;
 use super::progress::{Bar, DEVICE_CODE};
 use super::split::report_done;
 use super::targets;
-use crate::doctor::no_gpu;
 use kpack_core::Error;
 use kpack_split::install::Report;
 use kpack_split::join::{self, JoinOptions};

@@ -7,6 +7,7 @@ use std::process::ExitCode;
 use clap::{Args, ValueEnum};
 use kpack_core::words::list;
 use kpack_core::{Error, shown};
+use kpack_doctor::Owner;
 use kpack_split::trim::Keep;
 use rocm_kpack::{GPU_OVERRIDE, is_override};
 use serde::Serialize;
@@ -18,7 +19,6 @@ use super::output::{self, Text, count, size};
 use super::print::print;
 use super::progress::{Bar, FILES};
 use super::targets;
-use crate::doctor::Owner;
 use crate::trim::{self, Options, TrimOutcome, TrimReport, TrimmedFile};
 
 /// Remove the device code for all but chosen GPUs from installed files

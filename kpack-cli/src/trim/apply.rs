@@ -12,13 +12,14 @@ use kpack_core::platform::{MetadataExt, file_id};
 use kpack_core::publish::Identity;
 use kpack_core::report::Progress;
 use kpack_core::{Error, Severity, ids, interrupt};
+use kpack_doctor::note::NAME;
 use kpack_split::input::{or_refused, until_unchanged};
 use kpack_split::trim::{self, Destination, Written};
 
 use super::held::Spot;
 use super::ledger::Ledger;
 use super::lists::{self, Fate, Places};
-use super::note::{self, Goes};
+use super::note::Goes;
 use super::plan::{Decision, Job, NewManifest, Plan, Planner, Removed, Rewrite, Whole};
 use super::tree::Given;
 use super::{TrimOutcome, TrimReport, TrimmedFile};
@@ -383,7 +384,7 @@ impl<'a> Application<'a> {
         let Plan { tree, given, .. } = *self.plan;
         // Those of earlier runs are not reported again.
         let mut fates = self.fates.clone();
-        let below = tree.files.iter().flatten().filter(|path| path.ends_with(note::NAME));
+        let below = tree.files.iter().flatten().filter(|path| path.ends_with(NAME));
         let below = below.filter_map(|path| path.parent());
         let above = given.iter().flat_map(|given| given.directory().ancestors());
         let above = above.filter(|directory| root.inside(directory).is_some());

@@ -4,16 +4,16 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use kpack_core::{Finding, ids};
+use kpack_doctor::{Restorer, Root, Subject};
 use kpack_format::{Delivery, TargetId};
 
-use super::history::Subject;
-use crate::doctor::Restorer;
 use crate::inspect::{Content, Inspection, inspect};
 
 /// Adds to each finding of missing code for a target that it went, if it did. It remains a fault.
 pub(crate) fn explain_all(findings: &mut [Finding]) {
     let missing = [ids::MISSING_TARGET, ids::MISSING_ARCHIVE];
-    let mut restorer = Restorer::new(Path::new("/"));
+    let root = Root::default();
+    let mut restorer = Restorer::new(&root);
     for finding in findings.iter_mut().filter(|finding| missing.contains(&finding.id)) {
         // The text may name other targets as well.
         let target = finding.details.target.as_deref().and_then(|target| target.parse().ok());
@@ -26,10 +26,10 @@ pub(crate) fn explain_all(findings: &mut [Finding]) {
 
 /// Why there is no code for `gpu` in what is at `path`, if trim removed it.
 pub fn explain(path: &Path, gpu: &TargetId) -> Option<String> {
-    explain_with(&mut Restorer::new(Path::new("/")), path, gpu)
+    explain_with(&mut Restorer::new(&Root::default()), path, gpu)
 }
 
-fn explain_with(restorer: &mut Restorer, path: &Path, gpu: &TargetId) -> Option<String> {
+fn explain_with(restorer: &mut Restorer<'_>, path: &Path, gpu: &TargetId) -> Option<String> {
     let is_wanted = |target: &TargetId, delivery| target.may_be_taken_for(gpu, delivery);
     if path.is_dir() {
         return restorer.explain(Subject::Directory(path), &is_wanted);
@@ -51,8 +51,7 @@ pub(crate) fn describe(inspection: &Inspection) -> Option<String> {
     };
     let archives = archives(inspection);
     let lacks = |target: &TargetId, _: Delivery| !has.contains(&target.to_string());
-    let mut restorer = Restorer::new(Path::new("/"));
-    restorer.explain(Subject::File(&inspection.path, &archives), &lacks)
+    Restorer::new(&Root::default()).explain(Subject::File(&inspection.path, &archives), &lacks)
 }
 
 /// The archives that a binary or a manifest refers to.

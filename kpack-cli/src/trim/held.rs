@@ -9,11 +9,11 @@ use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
+use kpack_core::Error;
 use kpack_core::publish::{Directory, Identity, StagedFile, TreeLock, replace};
-use kpack_core::{Error, files};
+use kpack_doctor::Root;
 use kpack_split::input::until_unchanged;
 
-use super::place::Root;
 use super::tree::Given;
 
 /// Open directories, and the locks on all that is in them.
@@ -160,28 +160,5 @@ impl Spot<'_> {
             Ok(written)
         })?;
         replace(staged)
-    }
-}
-
-impl Root {
-    /// Opens the directory at `path`, which has no symbolic links in it.
-    pub(super) fn open(&self, path: &Path) -> Result<Directory, Error> {
-        match self.image() {
-            Some(image) => {
-                let inside = path.strip_prefix(image.path());
-                image.below(inside.map_err(|_| Error::changed(path))?)
-            }
-            None => Directory::open(path),
-        }
-    }
-
-    /// Opens the file at `path`, which has no symbolic links in it.
-    pub(super) fn open_file(&self, path: &Path) -> Result<File, Error> {
-        if self.image().is_none() {
-            return files::open(path);
-        }
-        let directory = self.open(path.parent().unwrap_or(path))?;
-        let name = path.file_name().unwrap_or_default();
-        directory.open_file(name)?.ok_or_else(|| Error::changed(path))
     }
 }

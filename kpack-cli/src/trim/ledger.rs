@@ -5,12 +5,11 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use kpack_core::{Error, Finding};
+use kpack_doctor::{Owner, Packages, Root};
 
 use super::note::{Goes, OpenNote};
-use super::place::Root;
 use super::plan::Plan;
 use super::tree::Given;
-use crate::doctor::{Origins, Owner};
 
 /// The notes in the directories of what is given.
 pub(super) struct Ledger<'a> {
@@ -18,12 +17,12 @@ pub(super) struct Ledger<'a> {
     root: &'a Root,
     plan: &'a Plan<'a>,
     /// The packages of the files, found when the first one is about to change.
-    origins: OnceCell<Origins>,
+    packages: OnceCell<Packages>,
 }
 
 impl<'a> Ledger<'a> {
     pub(super) fn new(notes: Vec<OpenNote>, root: &'a Root, plan: &'a Plan<'a>) -> Self {
-        Self { notes, root, plan, origins: OnceCell::new() }
+        Self { notes, root, plan, packages: OnceCell::new() }
     }
 
     /// Notes what goes from files; `kept` are the GPUs whose code stays. Returns the given paths whose notes cannot be written,
@@ -34,9 +33,9 @@ impl<'a> Ledger<'a> {
         goes: &[Goes<'_>],
     ) -> (Vec<&'a Given>, Vec<Error>) {
         let (mut without, mut errors) = (Vec::new(), Vec::new());
-        let origins = self.origins.get_or_init(|| find_origins(self.root, self.plan));
+        let packages = self.packages.get_or_init(|| find_packages(self.root, self.plan));
         for note in &mut self.notes {
-            if let Err(error) = note.add(kept, goes, origins) {
+            if let Err(error) = note.add(kept, goes, packages) {
                 errors.push(error);
                 without.extend(self.plan.given.iter().filter(|given| note.is_of(given)));
             }
@@ -57,18 +56,18 @@ impl<'a> Ledger<'a> {
         if files.is_empty() {
             return (Vec::new(), Vec::new());
         }
-        let origins = self.origins.get_or_init(|| find_origins(self.root, self.plan));
-        (origins.owners(files), origins.findings.clone())
+        let packages = self.packages.get_or_init(|| find_packages(self.root, self.plan));
+        (packages.owners(files), packages.findings())
     }
 }
 
 /// The packages of everything in the given paths: while files change, lists lose those that went.
-fn find_origins(root: &Root, Plan { tree, given, wholes, .. }: &Plan<'_>) -> Origins {
+fn find_packages(root: &Root, Plan { tree, given, wholes, .. }: &Plan<'_>) -> Packages {
     let links = tree.links.iter().map(|(link, _)| link);
     let files = tree.files.iter().flatten().chain(links);
     // Links within the given paths go as well.
     let removed = wholes.iter().flat_map(|whole| &whole.files);
     let files = files.chain(removed.map(|removed| &removed.path));
     let given = Vec::from_iter(given.iter().map(|given| given.0.as_path()));
-    Origins::find(root.directory(), &given, files.map(PathBuf::as_path).collect())
+    Packages::find(root, &given, files.map(PathBuf::as_path).collect())
 }

@@ -11,13 +11,12 @@ use std::path::{Path, PathBuf};
 
 use kpack_core::Error;
 use kpack_core::platform::OsStrExt;
+use kpack_doctor::Root;
 use kpack_split::elf::{self, BinaryError, Dynamic};
 use kpack_split::host::Image;
 use kpack_split::input::{binary_error, or_refused};
 use kpack_tree::databases;
 use object::elf::{DT_NEEDED, DT_RPATH, DT_RUNPATH};
-
-use super::place::Root;
 
 /// How many libraries are looked for at most: a small file could name any number of libraries and directories.
 const MOST_LOOKUPS: usize = 100_000;

@@ -14,14 +14,14 @@ use std::sync::Arc;
 use kpack_core::finding::Finding;
 use kpack_core::publish::Directory;
 use kpack_core::{Error, Severity, ids, parallel};
+use kpack_doctor::Root;
+use kpack_doctor::note::Note;
 use kpack_format::digest::hex;
 use kpack_split::input::until_unchanged;
 use kpack_wheel::{Digest, Listed, digest_of, package_directories, update_record, within};
 use serde_json::Value;
 
 use super::held::{Spot, nearest};
-use super::note::Note;
-use super::place::Root;
 
 /// The largest list, in bytes.
 const MAX_LIST: u64 = 256 << 20;

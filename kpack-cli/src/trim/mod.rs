@@ -10,12 +10,10 @@
 mod apply;
 mod explain;
 mod held;
-pub(crate) mod history;
 mod ledger;
 mod links;
 mod lists;
 mod note;
-mod place;
 mod plan;
 mod tree;
 
@@ -25,17 +23,16 @@ use std::path::{PathBuf, absolute};
 use kpack_core::Error;
 use kpack_core::finding::Finding;
 use kpack_core::report::Progress;
+use kpack_doctor::{Owner, Root};
 use kpack_split::trim::Keep;
 use kpack_tree::kernel_files::KernelFiles;
 use kpack_tree::{Known, Selection};
 use serde::Serialize;
 
-use crate::doctor::Owner;
 use apply::Application;
 use held::Held;
 use ledger::Ledger;
 use note::OpenNote;
-use place::Root;
 use plan::Planner;
 use tree::Tree;
 

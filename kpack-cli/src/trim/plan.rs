@@ -8,6 +8,7 @@ use kpack_artifact::removal::{self, Going, Removal};
 use kpack_core::finding::Finding;
 use kpack_core::publish::Identity;
 use kpack_core::{Error, Severity, ids};
+use kpack_doctor::Root;
 use kpack_format::TargetId;
 use kpack_split::input::{or_refused, until_unchanged};
 use kpack_split::trim::{self, Scratch, Trim, TrimPlan};
@@ -18,7 +19,6 @@ use super::Options;
 use super::held::Held;
 use super::links;
 use super::note::{Goes, OpenNote};
-use super::place::Root;
 use super::tree::{Given, Tree};
 
 /// What decides.

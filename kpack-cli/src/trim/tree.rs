@@ -5,9 +5,8 @@ use std::path::{Path, PathBuf};
 
 use kpack_core::platform::{SharedInode, shared_inode, shared_inode_at};
 use kpack_core::{Error, interrupt};
+use kpack_doctor::Root;
 use kpack_tree::{Node, Only, Parsed, Selection, Walk};
-
-use super::place::Root;
 
 /// The files and links in some paths.
 #[derive(Debug, Default)]

@@ -10,8 +10,8 @@ use std::process::Command;
 use crate::command::{NOBODY, Row, command, for_every_user, said_by, shell, transcript};
 use insta::assert_snapshot;
 use kpack_build::object_file;
-use kpack_cli::doctor::{Options, examine, processors};
 use kpack_core::ids;
+use kpack_doctor::{Options, examine, processors};
 use kpack_format::marker::Marker;
 use kpack_split::install::{InstallOptions, install};
 use kpack_split::join::{JoinOptions, join};
@@ -648,6 +648,7 @@ fn write_nodes(tree: &Tree, gpus: &str) {
 fn system(tree: &Tree, files: &[&str]) {
     new_runtime(tree);
     fs::remove_dir_all(tree.path("system")).unwrap();
+    fs::create_dir(tree.path("system")).unwrap();
     for file in files {
         let text = if file.ends_with("vendor") { "0x1002\n" } else { "0x030000\n" };
         tree.write(&format!("system/{file}"), text);

@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use insta::assert_snapshot;
-use kpack_cli::doctor::{Options, Report, examine};
+use kpack_doctor::{Options, Report, examine};
 use kpack_tests::require;
 use kpack_tests::tree::{Tree, copy_file, write};
 

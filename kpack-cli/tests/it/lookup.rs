@@ -10,7 +10,6 @@ use std::process::Output;
 use crate::command::{command, kpack, said};
 use crate::verified::{check, checks, faults};
 use kpack_artifact::verify::{Options, verify};
-use kpack_cli::doctor;
 use kpack_cli::inspect::{Content, inspect};
 use kpack_core::Severity;
 use kpack_format::TargetId;
@@ -79,9 +78,9 @@ fn loads(library: &Path, gpu: &str) -> bool {
 
 /// The findings of the doctor for gfx942, with the tree as `/tree`.
 fn examined(tree: &Tree, path: &str) -> Vec<String> {
-    let mut options = doctor::Options::default();
+    let mut options = kpack_doctor::Options::default();
     options.targets = vec!["gfx942".parse().unwrap()];
-    let report = doctor::examine(&[tree.path(path)], &options).unwrap();
+    let report = kpack_doctor::examine(&[tree.path(path)], &options).unwrap();
     let root = tree.root().canonicalize().unwrap();
     let line = |finding: kpack_core::Finding| {
         let path = finding.path.unwrap_or_default();

@@ -15,7 +15,7 @@ use kpack_tools::process::{
 use public_api::Builder;
 
 /// The packages, and the names of their libraries.
-const CRATES: [(&str, &str); 9] = [
+const CRATES: [(&str, &str); 10] = [
     ("kpack-format", "kpack_format"),
     ("kpack-core", "kpack_core"),
     ("kpack-build", "kpack_build"),
@@ -25,6 +25,7 @@ const CRATES: [(&str, &str); 9] = [
     ("kpack-artifact", "kpack_artifact"),
     ("kpack-store", "kpack_store"),
     ("kpack-wheel", "kpack_wheel"),
+    ("kpack-doctor", "kpack_doctor"),
 ];
 
 /// The release of Rust whose listings these are. Another one may write JSON that `public-api` cannot read.

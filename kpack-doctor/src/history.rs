@@ -15,8 +15,8 @@ use kpack_format::names::{archive_ends, is_archive, is_manifest};
 use kpack_format::unstable::target_names;
 use kpack_format::{Delivery, TargetId};
 
-use super::note::{NAME, Note, Went};
-use crate::doctor::Origin;
+use crate::note::{NAME, Note, Went};
+use crate::packages::Origin;
 
 /// The notes that were read, by directory.
 #[derive(Debug, Default)]
@@ -34,7 +34,7 @@ struct Read {
 
 /// What somebody looks for code in.
 #[derive(Debug, Clone, Copy)]
-pub(crate) enum Subject<'a> {
+pub enum Subject<'a> {
     /// A binary, and the archives that it has or looked for.
     File(&'a Path, &'a [PathBuf]),
     /// Everything in a directory, such as that of a kernel database.

@@ -1,52 +1,36 @@
 //! What a Python environment has: its distributions, their binaries with device code, and the HIP runtimes among them.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::env;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::dynamic_linker::{self, Library, Loading};
-use super::facts::{HipRuntime, Process, Runtime, open_linked};
-use super::image;
-use super::index::{self, Sources};
-use super::machine::{Machine, small_text};
+use super::machine::Reader;
+use super::process::{Process, open_linked};
+use super::runtime::HipRuntime;
+use crate::installer::Installer;
 use kpack_core::{Error, Finding, Severity, ids, parallel};
 use kpack_format::names::is_archive;
 use kpack_split::elf::DeviceCode;
 use kpack_split::input::{self, LinkedBinary, or_refused};
-use kpack_wheel::{Distribution, Environment};
+use kpack_wheel::Environment;
 
 /// A Python environment.
-#[derive(Debug)]
-pub(super) struct PythonEnvironment {
-    pub(super) installed: Environment,
-    pub(super) installer: Installer,
-    /// Whether it is the one that its installer uses if none is named.
-    pub(super) is_default: bool,
-    pub(super) sources: Sources,
+#[derive(Debug, Clone)]
+pub(crate) struct PythonEnvironment {
+    pub(crate) installed: Environment,
+    pub(crate) installer: Installer,
     /// Whose each binary with device code is, by path and by real path.
-    pub(super) owners: BTreeMap<PathBuf, String>,
+    pub(crate) owners: BTreeMap<PathBuf, String>,
     /// The distributions whose binaries are links to files elsewhere.
-    pub(super) linked: BTreeSet<String>,
+    pub(crate) linked: BTreeSet<String>,
     /// Archives and libraries that RECORD lists, by distribution, and what is wrong with them.
-    pub(super) damaged: Vec<(String, PathBuf, String)>,
+    pub(crate) damaged: Vec<(String, PathBuf, String)>,
     /// The HIP runtimes, with the distribution of each.
-    pub(super) runtimes: Vec<(String, PathBuf)>,
+    pub(crate) runtimes: Vec<(String, PathBuf)>,
     /// What could not be read.
-    pub(super) findings: Vec<Finding>,
+    pub(crate) findings: Vec<Finding>,
     /// Directories that could not be read, where device code may be.
-    pub(super) unread: Vec<Finding>,
-}
-
-/// The program that changes an environment.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Installer {
-    Pip,
-    Uv,
-    /// uv, with the project in this directory.
-    UvProject(PathBuf),
-    /// One that kpack has no command for: what to do instead.
-    Other(String),
+    pub(crate) unread: Vec<Finding>,
 }
 
 /// The files of one distribution that matter.
@@ -62,10 +46,10 @@ struct Files {
 
 impl PythonEnvironment {
     /// Reads the environment at `root`, and the processes of its binaries with device code, or of those below `only`.
-    pub(super) fn read(
+    pub(crate) fn read(
         root: &Path,
         only: Option<&Path>,
-        machine: &Machine,
+        reader: &Reader,
     ) -> Result<Option<(Self, Vec<Process>)>, Error> {
         let root = std::path::absolute(root).map_err(|e| Error::io(root, "find", e))?;
         // Installers are told of the environment, not of its directory with packages.
@@ -95,7 +79,7 @@ impl PythonEnvironment {
         let without_list = listed.filter(|(files, _)| files.is_unlisted);
         let unlisted_in = damaged.chain(without_list.map(|(_, own)| own.site_packages()));
         let unlisted_in: BTreeSet<PathBuf> = unlisted_in.map(Path::to_owned).collect();
-        let mut environment = Self::of(root, installed);
+        let mut environment = Self::of(installed);
         let mut binaries = Vec::new();
         for (files, distribution) in read.into_iter().zip(&environment.installed.distributions) {
             let name = &distribution.name;
@@ -118,14 +102,17 @@ impl PythonEnvironment {
         for directory in &unlisted_in {
             binaries.extend(environment.add_unlisted(directory, only.as_deref()));
         }
-        let own = environment.own_runtime()?;
+        // Programs in the environment preload it.
+        let own = match environment.runtimes.first() {
+            Some((_, path)) => HipRuntime::at(path)?,
+            None => None,
+        };
         let mut processes = Vec::new();
         for linked in binaries {
             if only.as_ref().is_some_and(|only| !linked.path.starts_with(only)) {
                 continue;
             }
-            let loading = dynamic_linker::libraries(&linked.path, &linked.image)?;
-            processes.push(Process::of_binary(&linked, &loading, own.as_ref(), machine)?);
+            processes.push(Process::of_binary(&linked, own.as_ref(), reader)?);
         }
         if let Some(only) = &only {
             environment.keep(only);
@@ -133,25 +120,9 @@ impl PythonEnvironment {
         Ok(Some((environment, processes)))
     }
 
-    /// The environment at `root`, with what decides about commands, and nothing about files.
-    pub(super) fn described(root: &Path) -> Option<Self> {
-        Some(Self::of(root.to_owned(), Environment::read(root)?))
-    }
-
-    fn of(root: PathBuf, mut installed: Environment) -> Self {
-        let is_active = is_active(&root);
-        let installer = Installer::of(&root, &installed);
+    fn of(mut installed: Environment) -> Self {
         Self {
-            is_default: match installer {
-                Installer::Pip => is_active && is_pip_of(&root),
-                _ => is_active || is_found_by_uv(&root),
-            },
-            sources: match &installer {
-                Installer::Pip | Installer::Other(_) => index::of_pip(&root, is_active),
-                Installer::Uv => index::of_uv(&root, None, is_active),
-                Installer::UvProject(project) => index::of_uv(&root, Some(project), is_active),
-            },
-            installer,
+            installer: Installer::of(&installed),
             owners: BTreeMap::new(),
             linked: BTreeSet::new(),
             damaged: Vec::new(),
@@ -212,26 +183,6 @@ impl PythonEnvironment {
         files.binaries
     }
 
-    /// The HIP runtime that programs in the environment preload.
-    fn own_runtime(&self) -> Result<Option<HipRuntime>, Error> {
-        let Some((_, path)) = self.runtimes.first() else {
-            return Ok(None);
-        };
-        let Ok(linked) = or_refused(LinkedBinary::open(path))? else {
-            return Ok(None);
-        };
-        // Without its libraries, nobody knows which loader it calls.
-        let Loading::Listed(listed) = dynamic_linker::libraries(path, &linked.image)? else {
-            return Ok(None);
-        };
-        let mut libraries = vec![Library::at(path)];
-        libraries.extend(listed);
-        Ok(match Runtime::of_libraries(libraries)? {
-            Runtime::Found(hip) => Some(hip),
-            _ => None,
-        })
-    }
-
     /// Keeps what is about the distributions with binaries below `only`.
     fn keep(&mut self, only: &Path) {
         let owners = self.owners.iter().filter(|(path, _)| path.starts_with(only));
@@ -246,101 +197,6 @@ impl PythonEnvironment {
             }
         }
     }
-}
-
-impl Installer {
-    fn of(root: &Path, installed: &Environment) -> Self {
-        let own = || installed.distributions.iter().filter(|own| !own.is_inherited);
-        let host = own().find(|own| own.has_device_extras());
-        let has = |installer: &str| match host {
-            Some(host) => host.installer == installer,
-            None => own().any(|own| own.installer == installer),
-        };
-        if let Some(host) = host.filter(|host| host.installer == "conda") {
-            return Self::Other(format!(
-                "conda installed {}: use it for its device code too",
-                host.name
-            ));
-        }
-        let is_virtual = root.join("pyvenv.cfg").is_file();
-        let is_own = |python: &&str| {
-            let python = root.join(python);
-            // Others install a link to their Python in directories such as `~/.local/bin`.
-            python.symlink_metadata().is_ok_and(|found| is_virtual || !found.is_symlink())
-                || is_within(&python, root)
-        };
-        let pythons = ["bin/python", "bin/python3", "Scripts/python.exe", "python.exe"];
-        if !pythons.iter().any(is_own) {
-            let text =
-                "kpack prints no command for a directory without Python; install into it as before";
-            return Self::Other(text.to_owned());
-        }
-        let mut packages = installed.distributions.iter().map(Distribution::site_packages);
-        let is_managed = |packages: &Path| {
-            packages.parent().is_some_and(|lib| lib.join("EXTERNALLY-MANAGED").is_file())
-        };
-        if !is_virtual && packages.any(is_managed) {
-            let text =
-                "the distribution manages this Python: use its packages, or a virtual environment";
-            return Self::Other(text.to_owned());
-        }
-        if !has("uv") {
-            return Self::Pip;
-        }
-        let environment =
-            image::variable("UV_PROJECT_ENVIRONMENT").unwrap_or_else(|| ".venv".into());
-        let project = root.parent().filter(|project| {
-            project.join("uv.lock").is_file() && project.join(&environment) == root
-        });
-        let Some(project) = project else {
-            return Self::Uv;
-        };
-        let table = small_text(&project.join("pyproject.toml"));
-        let table = table.and_then(|text| text.parse::<toml::Table>().ok()).unwrap_or_default();
-        if table.contains_key("project") {
-            return Self::UvProject(project.to_owned());
-        }
-        Self::Other("run `uv add` in the member of the workspace that needs it".to_owned())
-    }
-}
-
-/// The environment that is active.
-pub(super) fn active() -> Option<PathBuf> {
-    let mut variables = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(image::variable);
-    variables.find(|active| !active.is_empty()).map(PathBuf::from)
-}
-
-fn is_same(one: &Path, other: &Path) -> bool {
-    let real = |path: &Path| path.canonicalize().unwrap_or_else(|_| path.to_owned());
-    real(one) == real(other)
-}
-
-/// Whether `path` leads to something in the directory `root`.
-fn is_within(path: &Path, root: &Path) -> bool {
-    let real = |path: &Path| path.canonicalize().ok();
-    real(path).is_some_and(|path| real(root).is_some_and(|root| path.starts_with(root)))
-}
-
-/// Whether the environment at `root` is the active one.
-fn is_active(root: &Path) -> bool {
-    active().is_some_and(|active| is_same(&active, root))
-}
-
-/// Whether `pip` is that of the environment at `root`.
-fn is_pip_of(root: &Path) -> bool {
-    let directories = image::variable("PATH").unwrap_or_default();
-    let name = format!("pip{}", env::consts::EXE_SUFFIX);
-    let mut directories = env::split_paths(&directories);
-    let found = directories.find(|directory| directory.join(&name).is_file());
-    let own =
-        |found: PathBuf| ["bin", "Scripts"].iter().any(|own| is_same(&root.join(own), &found));
-    found.is_some_and(own)
-}
-
-/// Whether uv finds the environment at `root` from the current directory.
-fn is_found_by_uv(root: &Path) -> bool {
-    let found = active().or_else(super::places::nearest_venv);
-    found.is_some_and(|found| is_same(&found, root))
 }
 
 impl Files {

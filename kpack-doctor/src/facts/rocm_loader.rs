@@ -7,14 +7,14 @@ use kpack_format::TargetId;
 use kpack_split::input::{MarkerGroup, Resolver};
 use rocm_kpack::lookup::{self, Rule, Rules};
 
-use super::facts::Code;
+use super::code::Code;
 
 /// ROCm's loader, with the archives that a marker leads it to.
-pub(super) struct RocmLoader<'a> {
-    pub(super) path: &'a Path,
+pub(crate) struct RocmLoader<'a> {
+    pub(crate) path: &'a Path,
     /// Whether it is known to be of ROCm 7.14 or older.
-    pub(super) is_old: bool,
-    pub(super) resolver: Resolver,
+    pub(crate) is_old: bool,
+    pub(crate) resolver: Resolver,
 }
 
 /// Why it does not get a code object that kpack's gets.
@@ -32,7 +32,7 @@ const COMPLETE: &str = "split the original with `--complete-variants`, or ";
 
 impl RocmLoader<'_> {
     /// What is wrong with the code for `gpu`, all of which kpack's loader finds; `None` if it gets the same.
-    pub(super) fn judge(
+    pub(crate) fn judge(
         &self,
         group: &MarkerGroup,
         gpu: &TargetId,

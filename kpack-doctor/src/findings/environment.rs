@@ -2,12 +2,14 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-use super::environment::{Installer, PythonEnvironment};
-use super::facts::{Binary, Code, Process, Runtime};
-use super::image;
-use super::index::{self, Sources};
-use super::machine::Machine;
-use super::remedy::{Diagnosis, Remedy, masked, word};
+use crate::facts::binary::Binary;
+use crate::facts::code::Code;
+use crate::facts::environment::PythonEnvironment;
+use crate::facts::machine::Machine;
+use crate::facts::process::Process;
+use crate::facts::runtime::Runtime;
+use crate::installer::again_from_elsewhere;
+use crate::remedy::{Diagnosis, Remedy};
 use kpack_core::words::list;
 use kpack_core::{Finding, Id, Severity, ids, shown};
 use kpack_format::names::is_archive;
@@ -51,7 +53,7 @@ pub(super) fn judge(
     // A device wheel that is installed again is complete, whatever was wrong with its files.
     diagnoses.extend(environment.damaged());
     diagnoses.extend(environment.links(processes));
-    diagnoses.extend(environment.several_runtimes(processes));
+    diagnoses.extend(environment.several_runtimes(processes, machine));
     diagnoses.extend(environment.findings.iter().cloned().map(Diagnosis::from));
     let unread = environment.unread.iter().cloned();
     diagnoses.extend(unread.map(|finding| Diagnosis::from(finding).leaving_open()));
@@ -252,35 +254,6 @@ impl HostWheel<'_> {
     }
 }
 
-/// The directories of the wheels from which distributions were installed that did not come from an index, and what to say
-/// about each of these.
-fn origins(distributions: &[&Distribution]) -> (BTreeSet<String>, Vec<String>) {
-    let (mut links, mut cautions) = (BTreeSet::new(), Vec::new());
-    for Distribution { name, origin, .. } in distributions {
-        let Some(origin) = origin else { continue };
-        links.extend(directory_of_wheel(origin));
-        let shown = masked(origin);
-        cautions.push(format!("{name} was installed from {shown}, not from an index"));
-    }
-    (links, cautions)
-}
-
-/// The directory of a wheel with this URL, if an installer can look for it there.
-fn directory_of_wheel(origin: &str) -> Option<String> {
-    let path = origin.strip_prefix("file://").filter(|path| !path.starts_with("//"))?;
-    let path = std::path::Path::new(path);
-    let is_wheel = path.extension().is_some_and(|ending| ending == "whl");
-    let directory = path.parent().filter(|_| is_wheel && path.is_absolute())?;
-    word(directory).filter(|path| !path.contains('%'))
-}
-
-/// What to do to install a distribution again that came neither from an index nor from a directory of wheels. An index may
-/// have another project of that name, so there is no command.
-pub(super) fn again_from_elsewhere(own: &Distribution) -> Option<String> {
-    let origin = own.origin.as_ref().filter(|origin| directory_of_wheel(origin).is_none())?;
-    Some(format!("install {} again from {}", own.name, masked(origin)))
-}
-
 impl PythonEnvironment {
     /// The command that installs what is `wanted`.
     fn install(&self, wanted: &Wanted) -> Option<Remedy> {
@@ -292,84 +265,16 @@ impl PythonEnvironment {
             words.push(format!("{name}[{extras}]=={}", host.version));
             hosts.push(host);
         }
-        let (links, mut cautions) = origins(&hosts);
         words.extend(wanted.others.iter().map(Required::to_string));
-        if words.is_empty() {
-            return None;
-        }
-        let first = wanted.extras.keys().next().map_or("", String::as_str);
-        if links.is_empty() {
-            cautions.extend(self.sources.caution(first));
-        }
-        for directory in links {
-            words.extend(["--find-links".to_owned(), directory]);
-        }
-        let is_inherited =
-            |name: &String| self.installed.get(name).is_some_and(|own| own.is_inherited);
-        if self.installer == Installer::Pip && wanted.extras.keys().any(is_inherited) {
-            // Code that is installed here is not beside the libraries of the base Python.
-            words.push("--ignore-installed".to_owned());
-        }
-        let remedy = match &self.installer {
-            Installer::UvProject(_) => self.command("add", words),
-            _ => self.command("install", words),
-        };
-        let caution = (!cautions.is_empty()).then(|| cautions.join("; "));
-        Some(remedy?.with_caution(caution))
+        self.installer.install(&hosts, words)
     }
 
     /// The diagnosis with this command, or with what to do if there is none.
     fn mended(&self, mut diagnosis: Diagnosis, remedy: Option<Remedy>) -> Diagnosis {
-        if let (None, Installer::Other(help)) = (&remedy, &self.installer) {
-            diagnosis.finding.help.get_or_insert_with(|| help.clone());
+        if let (None, Some(help)) = (&remedy, self.installer.advice()) {
+            diagnosis.finding.help.get_or_insert_with(|| help.to_owned());
         }
         diagnosis.mended_by(remedy)
-    }
-
-    /// A command of the program that installs things here.
-    pub(super) fn command(&self, action: &str, words: Vec<String>) -> Option<Remedy> {
-        self.command_of(&self.installer, &self.sources, action, words)
-    }
-
-    fn command_of(
-        &self,
-        installer: &Installer,
-        sources: &Sources,
-        action: &str,
-        words: Vec<String>,
-    ) -> Option<Remedy> {
-        let root = &self.installed.root;
-        let mut all: Vec<String> = Vec::new();
-        let program = match installer {
-            Installer::Pip => {
-                if !self.is_default {
-                    all.extend(["--python".to_owned(), word(root)?]);
-                }
-                all.push(action.to_owned());
-                "pip"
-            }
-            Installer::Uv => {
-                all.extend(["pip", action].map(str::to_owned));
-                if !self.is_default {
-                    all.extend(["--python".to_owned(), word(root)?]);
-                }
-                "uv"
-            }
-            Installer::Other(_) => return None,
-            Installer::UvProject(project) => {
-                all.push(action.to_owned());
-                let is_here = std::env::current_dir().is_ok_and(|here| here == *project);
-                if !is_here {
-                    all.extend(["--project".to_owned(), word(project)?]);
-                }
-                "uv"
-            }
-        };
-        all.extend(words);
-        if action != "uninstall" && !matches!(installer, Installer::UvProject(_)) {
-            all.extend(sources.arguments());
-        }
-        Remedy::new(program, all)
     }
 
     /// The archives that are not as they were installed.
@@ -377,7 +282,7 @@ impl PythonEnvironment {
         let names: BTreeSet<&String> = self.damaged.iter().map(|(name, ..)| name).collect();
         let all = names.iter().filter_map(|name| self.installed.get(name));
         let all = all.filter(|own| again_from_elsewhere(own).is_none());
-        let remedy = self.reinstall(&Vec::from_iter(all), &[]);
+        let remedy = self.installer.reinstall(&Vec::from_iter(all), &[]);
         let found = names.into_iter().filter_map(|name| {
             let own = self.installed.get(name)?;
             let files = self.damaged.iter().filter(|(other, ..)| other == name);
@@ -403,42 +308,6 @@ impl PythonEnvironment {
         found.collect()
     }
 
-    /// The command that installs these distributions again, without others. Also in a project of uv, it is one of `uv pip`:
-    /// `uv sync` would uninstall what the project does not ask for by default, such as extras. `None` if one of them
-    /// came [from elsewhere](again_from_elsewhere).
-    pub(super) fn reinstall(
-        &self,
-        distributions: &[&Distribution],
-        options: &[&str],
-    ) -> Option<Remedy> {
-        if distributions.iter().any(|own| again_from_elsewhere(own).is_some()) {
-            return None;
-        }
-        let first = distributions.first()?;
-        let of_lock;
-        let (installer, flags, sources) = match &self.installer {
-            Installer::Other(_) => return None,
-            Installer::Pip => (&Installer::Pip, "--force-reinstall", &self.sources),
-            Installer::Uv => (&Installer::Uv, "--reinstall", &self.sources),
-            Installer::UvProject(project) => {
-                let names = Vec::from_iter(distributions.iter().map(|own| own.name.as_str()));
-                of_lock = index::of_lock(&self.installed.root, project, &names, self.is_default);
-                (&Installer::Uv, "--reinstall", &of_lock)
-            }
-        };
-        let flags = [flags, "--no-deps"];
-        let mut words: Vec<String> = flags.iter().chain(options).map(|&word| word.into()).collect();
-        words.extend(distributions.iter().map(|own| format!("{}=={}", own.name, own.version)));
-        let (links, mut cautions) = origins(distributions);
-        if links.is_empty() {
-            cautions.extend(sources.caution(&first.name));
-        }
-        words
-            .extend(links.into_iter().flat_map(|directory| ["--find-links".to_owned(), directory]));
-        let caution = (!cautions.is_empty()).then(|| cautions.join("; "));
-        Some(self.command_of(installer, sources, "install", words)?.with_caution(caution))
-    }
-
     /// ROCm's loader follows a link to a library, and looks for archives beside the real file. uv can install so.
     fn links(&self, processes: &[Process]) -> Option<Diagnosis> {
         let misses = |binary: &&Binary| {
@@ -450,7 +319,7 @@ impl PythonEnvironment {
             .filter_map(|binary| self.owners.get(&binary.path))
             .filter(|owner| self.linked.contains(*owner))
             .collect();
-        if owners.is_empty() || self.installer == Installer::Pip {
+        if owners.is_empty() || self.installer.is_pip() {
             return None;
         }
         let names = list(owners.iter());
@@ -459,7 +328,7 @@ impl PythonEnvironment {
         );
         let owners = owners.into_iter().filter_map(|owner| self.installed.get(owner));
         let owners = Vec::from_iter(owners);
-        let remedy = self.reinstall(&owners, &["--link-mode", "copy"]);
+        let remedy = self.installer.reinstall(&owners, &["--link-mode", "copy"]);
         let root = &self.installed.root;
         let mut finding = Finding::new(Severity::Fault, ids::ROCM_LOADER, root, text);
         let elsewhere = Vec::from_iter(owners.into_iter().filter_map(again_from_elsewhere));
@@ -471,7 +340,7 @@ impl PythonEnvironment {
     }
 
     /// More than one HIP runtime: a process that loads both has two, and each sees the other's code as foreign.
-    fn several_runtimes(&self, processes: &[Process]) -> Vec<Diagnosis> {
+    fn several_runtimes(&self, processes: &[Process], machine: &Machine) -> Vec<Diagnosis> {
         let root = &self.installed.root;
         let mut found = Vec::new();
         let own: BTreeSet<&String> = self.runtimes.iter().map(|(name, _)| name).collect();
@@ -494,10 +363,8 @@ impl PythonEnvironment {
                 shown(&hip.path),
                 list(own.iter())
             );
-            let variables = ["LD_LIBRARY_PATH", "LD_PRELOAD"];
-            let is_set = |name: &&str| image::variable(name).is_some_and(|value| !value.is_empty());
-            let help = match Vec::from_iter(variables.into_iter().filter(is_set)) {
-                set if set.is_empty() => "install a build for the environment's runtime".to_owned(),
+            let help = match &machine.linker_variables[..] {
+                [] => "install a build for the environment's runtime".to_owned(),
                 set => format!("unset {}", list(set)),
             };
             let finding = Finding::new(Severity::Fault, ids::TWO_RUNTIMES, root, text);

@@ -9,14 +9,13 @@ use kpack_core::{Error, shown};
 use kpack_format::{Delivery, TargetId};
 use kpack_wheel::Environment;
 
-use super::distributions::again_from_elsewhere;
-use super::environment::{Installer, PythonEnvironment};
-use super::facts::Process;
 use super::machine::Machine;
-use super::origins::{Origin, PackageManager};
-use super::packages::{Installed, Package, listing};
-use super::remedy::Remedy;
-use crate::trim::history::{History, Removed, Subject};
+use super::process::Process;
+use crate::history::{History, Removed, Subject};
+use crate::installer::{Installer, again_from_elsewhere};
+use crate::packages::{self, Origin, Package, PackageManager, Packages, Wanted};
+use crate::remedy::Remedy;
+use crate::root::Root;
 
 /// What trim removed from something, and how it comes back.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -30,13 +29,13 @@ pub(crate) struct Lost {
 }
 
 /// What was removed from binaries and databases, by path and GPU.
-pub(super) type AllLost = BTreeMap<(PathBuf, TargetId), Lost>;
+pub(crate) type AllLost = BTreeMap<(PathBuf, TargetId), Lost>;
 
 /// Finds how packages are installed again.
 #[derive(Debug)]
-pub(crate) struct Restorer {
+pub struct Restorer<'r> {
     /// Where databases of packages are.
-    root: PathBuf,
+    root: &'r Root,
     history: History,
     state: State,
 }
@@ -44,37 +43,38 @@ pub(crate) struct Restorer {
 /// What is installed, as far as somebody asked.
 #[derive(Debug, Default)]
 struct State {
-    installed: OnceCell<Installed>,
+    /// The packages of dpkg and RPM.
+    installed: OnceCell<Vec<Origin>>,
     /// The full names of the packages of dpkg and RPM that list a directory.
     in_directories: BTreeMap<PathBuf, BTreeSet<String>>,
     /// The environments around files, by root.
-    environments: BTreeMap<PathBuf, Option<PythonEnvironment>>,
+    environments: BTreeMap<PathBuf, Option<(Environment, Installer)>>,
 }
 
 impl State {
-    fn environment(&mut self, path: &Path) -> Option<&PythonEnvironment> {
+    fn environment(&mut self, path: &Path) -> Option<&(Environment, Installer)> {
         let root = Environment::around(path)?;
-        let read = || PythonEnvironment::described(&root);
+        let read = || {
+            let installed = Environment::read(&root)?;
+            let installer = Installer::of(&installed);
+            Some((installed, installer))
+        };
         self.environments.entry(root.clone()).or_insert_with(read).as_ref()
-    }
-
-    fn installed(&self, root: &Path) -> &Installed {
-        self.installed.get_or_init(|| Installed::read(root))
     }
 
     /// Whether a package is installed in this version. One that nothing tells about may be: a file in an unpacked image, or
     /// one that was copied, is of another system, whose packages say nothing here.
-    fn is_installed(&mut self, root: &Path, origin: &Origin, path: &Path) -> bool {
+    fn is_installed(&mut self, root: &Root, origin: &Origin, path: &Path) -> bool {
         let (name, version) = (&origin.name, &origin.version);
         match origin.manager {
             PackageManager::Dpkg | PackageManager::Rpm => {
-                let installed = self.installed(root);
+                let installed = self.installed.get_or_init(|| packages::installed(root));
                 installed.is_empty()
-                    || installed.get(name, version).is_some()
+                    || installed.contains(origin)
                     || !self.has_files_beside(root, name, path)
             }
-            PackageManager::Python => self.environment(path).is_none_or(|environment| {
-                let own = environment.installed.get(name);
+            PackageManager::Python => self.environment(path).is_none_or(|(installed, _)| {
+                let own = installed.get(name);
                 own.is_some_and(|own| own.version == *version)
             }),
             PackageManager::Conda => {
@@ -89,20 +89,20 @@ impl State {
     }
 
     /// Whether the package lists the directory of a file.
-    fn has_files_beside(&mut self, root: &Path, name: &str, path: &Path) -> bool {
+    fn has_files_beside(&mut self, root: &Root, name: &str, path: &Path) -> bool {
         let Some(directory) = path.parent() else { return false };
         let read = || {
             let packages = listing(root, BTreeSet::from([directory]));
-            packages.iter().map(Package::full_name).collect()
+            packages.into_iter().map(|own| own.origin.name).collect()
         };
         self.in_directories.entry(directory.to_owned()).or_insert_with(read).contains(name)
     }
 }
 
-impl Restorer {
-    /// One for what is below `root`, or in an image that is unpacked there.
-    pub(crate) fn new(root: &Path) -> Self {
-        Self { root: root.to_owned(), history: History::default(), state: State::default() }
+impl<'r> Restorer<'r> {
+    /// One for what is in a root.
+    pub fn new(root: &'r Root) -> Self {
+        Self { root, history: History::default(), state: State::default() }
     }
 
     /// What was removed from something.
@@ -114,14 +114,14 @@ impl Restorer {
         subject: Subject<'_>,
         is_wanted: &dyn Fn(&TargetId, Delivery) -> bool,
     ) -> Result<Option<Removed>, Error> {
-        let (root, state) = (&self.root, &mut self.state);
+        let (root, state) = (self.root, &mut self.state);
         let mut is_installed =
             |origin: &Origin, path: &Path| state.is_installed(root, origin, path);
         self.history.removed(subject, is_wanted, &mut is_installed)
     }
 
     /// Whether trim removed the file that is no longer at `path`.
-    pub(super) fn has_removed(&mut self, path: &Path) -> bool {
+    pub(crate) fn has_removed(&mut self, path: &Path) -> bool {
         let removed = self.removed(Subject::File(path, &[]), &|_, _| true);
         removed.is_ok_and(|removed| removed.is_some())
     }
@@ -136,8 +136,8 @@ impl Restorer {
             match manager {
                 PackageManager::Dpkg | PackageManager::Rpm => _ = system.insert(path),
                 PackageManager::Python => {
-                    if let Some(environment) = self.state.environment(path) {
-                        let root = environment.installed.root.clone();
+                    if let Some((installed, _)) = self.state.environment(path) {
+                        let root = installed.root.clone();
                         names.entry(root).or_default().insert(name);
                     }
                 }
@@ -145,24 +145,23 @@ impl Restorer {
             }
         }
         // The same package may be installed here and in an image, so its name alone does not say whose file this is.
-        let listing = if system.is_empty() { Vec::new() } else { listing(&self.root, system) };
+        let listing = if system.is_empty() { Vec::new() } else { listing(self.root, system) };
         let is_ours = |own: &Package| {
             origins().any(|(origin, path)| {
-                let origin = origin.as_ref();
-                origin.is_some_and(|origin| own.is(origin)) && own.files.contains(path)
+                origin.as_ref() == Some(&own.origin) && own.files.contains(path)
             })
         };
         let mut of_system = Vec::from_iter(listing.iter().filter(|own| is_ours(own)));
-        of_system.sort_by(|one, other| one.name.cmp(&other.name));
+        of_system.sort_by(|one, other| one.origin.cmp(&other.origin));
         let mut of_python = BTreeMap::new();
         for (root, names) in names {
             let environment = self.state.environments.get(&root).and_then(Option::as_ref);
-            let remedy = environment.and_then(|environment| {
-                let own = names.iter().filter_map(|name| environment.installed.get(name));
+            let remedy = environment.and_then(|(installed, installer)| {
+                let own = names.iter().filter_map(|name| installed.get(name));
                 // What the base Python has would come into this environment instead.
                 let own = own.filter(|own| !own.is_inherited);
                 let own = Vec::from_iter(own.filter(|own| again_from_elsewhere(own).is_none()));
-                environment.reinstall(&own, &[])
+                installer.reinstall(&own, &[])
             });
             of_python.insert(root, remedy);
         }
@@ -175,7 +174,7 @@ impl Restorer {
         of_python: &BTreeMap<PathBuf, Option<Remedy>>,
         of_system: &[&Package],
     ) -> Lost {
-        let reinstall = of_system.first().and_then(|own| own.manager.reinstall(of_system));
+        let reinstall = Package::reinstall(of_system);
         let (mut remedies, mut others) = (Vec::new(), BTreeSet::new());
         for (origin, path) in &removed.origins {
             let Some(origin) = origin else {
@@ -186,7 +185,8 @@ impl Restorer {
             let what = format!("{} {}", origin.name, origin.version);
             match origin.manager {
                 PackageManager::Dpkg | PackageManager::Rpm => {
-                    let is_ours = |own: &&Package| own.is(origin) && own.files.contains(path);
+                    let is_ours =
+                        |own: &&Package| own.origin == *origin && own.files.contains(path);
                     match reinstall.as_ref().filter(|_| of_system.iter().any(is_ours)) {
                         Some(remedy) => remedies.push(remedy.clone()),
                         None => {
@@ -198,9 +198,7 @@ impl Restorer {
                     }
                 }
                 PackageManager::Conda => {
-                    others.insert(format!(
-                        "with the program that made this conda environment, install {what} again"
-                    ));
+                    others.insert(origin.by_conda());
                 }
                 PackageManager::Python => {
                     let root = Environment::around(path);
@@ -208,18 +206,19 @@ impl Restorer {
                     let environment =
                         root.and_then(|root| self.state.environments.get(&root)?.as_ref());
                     let elsewhere = environment
-                        .and_then(|environment| environment.installed.get(&origin.name))
+                        .and_then(|(installed, _)| installed.get(&origin.name))
                         .and_then(again_from_elsewhere);
                     if let Some(help) = elsewhere {
                         others.insert(help);
                         continue;
                     }
-                    match (remedy, environment.map(|environment| &environment.installer)) {
+                    let advice = environment.and_then(|(_, installer)| installer.advice());
+                    match (remedy, advice) {
                         (Some(remedy), _) => remedies.push(remedy),
-                        (None, Some(Installer::Other(help))) => {
+                        (None, Some(help)) => {
                             others.insert(format!("install {what} again; {help}"));
                         }
-                        (None, _) => _ = others.insert(format!("install {what} again")),
+                        (None, None) => _ = others.insert(format!("install {what} again")),
                     }
                 }
             }
@@ -234,7 +233,7 @@ impl Restorer {
     }
 
     /// Why there is no code in something for targets that are wanted, and what brings it back; `None` if trim did not remove it.
-    pub(crate) fn explain(
+    pub fn explain(
         &mut self,
         subject: Subject<'_>,
         is_wanted: &dyn Fn(&TargetId, Delivery) -> bool,
@@ -255,9 +254,14 @@ fn untold(error: &Error) -> String {
     format!("kpack cannot tell whether `kpack trim` removed it: {}", error.without_id())
 }
 
+/// The packages of dpkg and RPM that list any of these files and directories, with those.
+fn listing(root: &Root, paths: BTreeSet<&Path>) -> Vec<Package> {
+    Packages::of_system(root, &Wanted::new(paths, BTreeSet::new())).all
+}
+
 /// What trim removed of the code that processes lack.
-pub(super) fn all_lost(processes: &[Process], machine: &Machine) -> AllLost {
-    let mut restorer = Restorer::new(&machine.system);
+pub(crate) fn all_lost(processes: &[Process], machine: &Machine, root: &Root) -> AllLost {
+    let mut restorer = Restorer::new(root);
     let (mut found, mut lost) = (Vec::new(), AllLost::new());
     let mut look = |key: (PathBuf, TargetId), subject: Subject<'_>| {
         let gpu = key.1.clone();

@@ -15,7 +15,7 @@ use std::sync::OnceLock;
 
 use object::elf;
 
-use super::image;
+use crate::image;
 use kpack_core::Error;
 use kpack_core::platform::{MetadataExt, OsStrExt, OsStringExt, file_id};
 use kpack_format::is_exhaustion;
@@ -25,7 +25,7 @@ use kpack_split::input::{self, binary_error, or_refused};
 
 /// The libraries of a file.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) enum Loading {
+pub(crate) enum Loading {
     /// The libraries, in the order of the search for symbols.
     Listed(Vec<Library>),
     /// The dynamic linker cannot load the file, for this reason.
@@ -36,16 +36,16 @@ pub(super) enum Loading {
 
 /// A library that a file would be loaded with.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Library {
+pub(crate) struct Library {
     /// The name that it was asked for.
-    pub(super) name: OsString,
+    pub(crate) name: OsString,
     /// Where it is; `None` if it was not found.
-    pub(super) path: Option<PathBuf>,
+    pub(crate) path: Option<PathBuf>,
 }
 
 impl Library {
     /// One that is asked for by its path.
-    pub(super) fn at(path: &Path) -> Self {
+    pub(crate) fn at(path: &Path) -> Self {
         Self { name: path.into(), path: Some(path.to_owned()) }
     }
 }
@@ -117,7 +117,7 @@ const MAX_FILE: u64 = 64 << 20;
 ///
 /// # Errors
 /// [`Error::Io`] if a file cannot be read.
-pub(super) fn libraries(path: &Path, image: &host::Image<File>) -> Result<Loading, Error> {
+pub(crate) fn libraries(path: &Path, image: &host::Image<File>) -> Result<Loading, Error> {
     let found = or_refused(libraries_of(path, image))?;
     Ok(found.unwrap_or_else(|found| Loading::Fails(found.text)))
 }

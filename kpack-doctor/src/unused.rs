@@ -4,13 +4,13 @@ use std::path::{Path, PathBuf};
 
 use serde::Serialize;
 
-use super::environment::{Installer, PythonEnvironment};
-use super::image;
-use super::machine::{Machine, Options, no_gpu};
-use super::packages::is_for;
-use super::places;
-use super::remedy::Remedy;
-use kpack_core::{Error, Finding, ids, shown};
+use crate::facts::environment::PythonEnvironment;
+use crate::facts::machine::{Machine, Options, Reader, no_gpu};
+use crate::facts::places;
+use crate::findings::is_for;
+use crate::image;
+use crate::remedy::Remedy;
+use kpack_core::{Error, Finding, ids};
 
 /// The device wheels of environments that no GPU of the machine needs.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
@@ -64,9 +64,10 @@ pub fn unused(path: Option<&Path>, options: &Options) -> Result<Unused, Error> {
         return Err(no_gpu(&options.nodes));
     }
     let places = path.map_or_else(places::likely, |path| vec![path.to_owned()]);
+    let reader = Reader::new(machine);
     let mut environment = None;
     for place in &places {
-        environment = PythonEnvironment::read(place, None, &machine)?;
+        environment = PythonEnvironment::read(place, None, &reader)?;
         if environment.is_some() {
             break;
         }
@@ -97,22 +98,10 @@ pub fn unused(path: Option<&Path>, options: &Options) -> Result<Unused, Error> {
         });
     }
     let names = unused.packages.iter().map(|package| package.name.clone());
-    let mut words = Vec::from_iter(names);
-    match &environment.installer {
-        _ if words.is_empty() => {}
-        Installer::Other(help) => unused.help = Some(help.clone()),
-        // It would install them again.
-        Installer::UvProject(project) => {
-            unused.help = Some(format!(
-                "in {}, ask for the extras of these GPUs instead of all, and run `uv sync`",
-                shown(&project.join("pyproject.toml"))
-            ));
-        }
-        Installer::Pip => {
-            words.insert(0, "--yes".to_owned());
-            unused.remedy = environment.command("uninstall", words);
-        }
-        Installer::Uv => unused.remedy = environment.command("uninstall", words),
+    let names = Vec::from_iter(names);
+    if !names.is_empty() {
+        unused.remedy = environment.installer.uninstall(names);
+        unused.help = environment.installer.advice_to_remove().map(str::to_owned);
     }
     unused.remedy.as_mut().into_iter().for_each(image::mark);
     Ok(unused)

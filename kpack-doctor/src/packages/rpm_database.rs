@@ -3,21 +3,19 @@
 use std::path::Path;
 
 use kpack_split::input;
-
 use kpack_tree::kernel_cache::open_database;
 
 /// An installed package.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-#[non_exhaustive]
-pub struct RpmPackage {
+pub(super) struct RpmPackage {
     /// Its name.
-    pub name: String,
+    pub(super) name: String,
     /// Its epoch and a colon, if it has one, its version, a hyphen and its release.
-    pub version: String,
+    pub(super) version: String,
     /// Its files, as absolute paths.
-    pub files: Vec<String>,
+    pub(super) files: Vec<String>,
     /// The names of the packages that it recommends, each with the version, if it is one alone.
-    pub recommends: Vec<(String, Option<String>)>,
+    pub(super) recommends: Vec<(String, Option<String>)>,
 }
 
 /// The largest database, in bytes.
@@ -27,7 +25,7 @@ const MAX_HEADER: u64 = 64 << 20;
 
 /// The packages in the database at `path`; `None` if it is none that can be read as it is, also because a part of it is
 /// still in its write-ahead log. Headers that are damaged are left out.
-pub fn read(path: &Path) -> Option<Vec<RpmPackage>> {
+pub(super) fn read(path: &Path) -> Option<Vec<RpmPackage>> {
     let size = input::open(path).ok()?.metadata().ok()?.len();
     let mut log = path.as_os_str().to_owned();
     log.push("-wal");

@@ -1,7 +1,6 @@
 //! The GPUs and the environment of this machine.
 
 use std::fs;
-use std::io::Read;
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
@@ -9,9 +8,10 @@ use rocm_kpack::KFD_NODES;
 use rocm_kpack::lookup::Rules;
 use rocm_kpack::{Environment, Gpu, ShimMode, gpus_at, is_override, visible};
 
-use super::image;
+use crate::image;
+use crate::text::small_text;
 use kpack_core::{Error, ids};
-use kpack_split::input::{self, Lookup};
+use kpack_split::input::Lookup;
 
 /// What to examine.
 #[derive(Debug, Clone)]
@@ -53,10 +53,10 @@ pub fn processors(options: &Options) -> Result<Vec<String>, Error> {
 }
 
 /// Why no GPU is known there.
-pub(super) const ON_WINDOWS: &str = "kpack does not know this machine's GPUs";
+pub(crate) const ON_WINDOWS: &str = "kpack does not know this machine's GPUs";
 
 /// The error where GPUs are needed, and the kernel lists none in the directory `nodes`.
-pub(crate) fn no_gpu(nodes: &Path) -> Error {
+pub fn no_gpu(nodes: &Path) -> Error {
     if cfg!(windows) {
         let text = format!("{ON_WINDOWS}; specify them with --arch");
         return Error::rejected(ids::NO_GPU, "this machine".as_ref(), text);
@@ -67,17 +67,17 @@ pub(crate) fn no_gpu(nodes: &Path) -> Error {
 
 /// What keeps programs from the GPUs of a machine, as far as files tell.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
-pub(super) struct Access {
+pub(crate) struct Access {
     /// Whether a display adapter of AMD is on the PCI bus.
-    pub(super) has_adapter: bool,
+    pub(crate) has_adapter: bool,
     /// Whether this is Windows Subsystem for Linux, where `/dev/dxg` is the GPU.
-    pub(super) is_wsl: bool,
+    pub(crate) is_wsl: bool,
     /// Whether this is a container.
-    pub(super) is_container: bool,
+    pub(crate) is_container: bool,
     /// Whether `/dev/kfd` exists, or this is Windows, which needs none.
-    pub(super) has_device: bool,
+    pub(crate) has_device: bool,
     /// Whether this process may use it.
-    pub(super) may_use_device: bool,
+    pub(crate) may_use_device: bool,
 }
 
 impl Access {
@@ -102,16 +102,6 @@ impl Access {
     }
 }
 
-/// The most bytes of a small text file.
-const MAX_TEXT: u64 = 1 << 20;
-
-/// The content of a small text file, if there is a regular one.
-pub(super) fn small_text(path: &Path) -> Option<String> {
-    let mut text = String::new();
-    input::open(path).ok()?.take(MAX_TEXT + 1).read_to_string(&mut text).ok()?;
-    (text.len() as u64 <= MAX_TEXT).then_some(text)
-}
-
 /// Whether this process may read and write a device, without opening it: that would already use it.
 #[cfg(not(windows))]
 fn may_read_and_write(device: &Path) -> bool {
@@ -125,44 +115,41 @@ fn may_read_and_write(_device: &Path) -> bool {
 }
 
 /// The GPUs and the environment.
-pub(super) struct Machine {
+#[derive(Debug, Clone)]
+pub(crate) struct Machine {
     /// All GPUs, in the order of the kernel, or those that the caller named; `None` if unknown.
-    pub(super) all: Option<Vec<TargetId>>,
+    pub(crate) all: Option<Vec<TargetId>>,
     /// Those that a HIP runtime sees, each once.
-    pub(super) seen: Vec<TargetId>,
+    pub(crate) seen: Vec<TargetId>,
     /// The variables that hide the others.
-    pub(super) hidden_by: Vec<&'static str>,
+    pub(crate) hidden_by: Vec<&'static str>,
     /// The GPUs without a [`GPU_OVERRIDE`](rocm_kpack::GPU_OVERRIDE), if that is set and changes one.
-    pub(super) native: Option<Vec<TargetId>>,
+    pub(crate) native: Option<Vec<TargetId>>,
     /// What keeps programs from the GPUs.
-    pub(super) access: Access,
-    /// The directory that has the databases of packages.
-    pub(super) system: PathBuf,
+    pub(crate) access: Access,
+    /// The variables that are set which lead the dynamic linker elsewhere.
+    pub(crate) linker_variables: Vec<&'static str>,
     /// Whether the caller named them.
-    pub(super) asked: bool,
-    pub(super) environment: Environment,
-    pub(super) shim_mode: ShimMode,
-    /// As kpack's loader finds archives.
-    pub(super) lookup: Lookup,
-    /// As ROCm's loader finds them. All versions look in the same places.
-    pub(super) rocm_lookup: Lookup,
+    pub(crate) asked: bool,
+    pub(crate) environment: Environment,
+    pub(crate) shim_mode: ShimMode,
 }
 
 impl Machine {
-    pub(super) fn new(options: &Options) -> Self {
+    pub(crate) fn new(options: &Options) -> Self {
         let get = image::variable;
         let environment = image::loader_variables();
         let asked = !options.targets.is_empty();
+        let linker_variables = ["LD_LIBRARY_PATH", "LD_PRELOAD"].into_iter();
+        let is_set = |name: &&str| get(name).is_some_and(|value| !value.is_empty());
         let mut machine = Self {
             all: Some(options.targets.clone()),
             seen: distinct(&options.targets),
             hidden_by: Vec::new(),
             native: None,
             access: Access::of(&options.system),
-            system: options.system.clone(),
+            linker_variables: Vec::from_iter(linker_variables.filter(is_set)),
             asked,
-            lookup: Lookup::new(Rules::KPACK, environment.clone()),
-            rocm_lookup: Lookup::new(Rules::ROCM, environment.clone()),
             environment,
             shim_mode: get("KPACK_HIP")
                 .and_then(|mode| ShimMode::read(&mode))
@@ -187,13 +174,30 @@ impl Machine {
     }
 
     /// The GPUs that there must be code for.
-    pub(super) fn gpus(&self) -> &[TargetId] {
+    pub(crate) fn gpus(&self) -> &[TargetId] {
         &self.seen
     }
 
     /// The GPUs to join for. Variables count for one process, a joined file for all.
-    pub(super) fn to_join(&self) -> Vec<TargetId> {
+    pub(crate) fn to_join(&self) -> Vec<TargetId> {
         distinct(self.all.as_deref().unwrap_or_default())
+    }
+}
+
+/// What binaries are read with.
+pub(crate) struct Reader {
+    pub(crate) machine: Machine,
+    /// The archives, as kpack's loader finds them.
+    pub(crate) lookup: Lookup,
+    /// As ROCm's loader finds them. All versions look in the same places.
+    pub(crate) rocm_lookup: Lookup,
+}
+
+impl Reader {
+    pub(crate) fn new(machine: Machine) -> Self {
+        let lookup = |rules| Lookup::new(rules, machine.environment.clone());
+        let (lookup, rocm_lookup) = (lookup(Rules::KPACK), lookup(Rules::ROCM));
+        Self { machine, lookup, rocm_lookup }
     }
 }
 

@@ -7,8 +7,9 @@ use std::path::{Path, PathBuf};
 
 use kpack_wheel::Environment;
 
-use super::facts::numbers;
-use super::image;
+use super::runtime::numbers;
+use crate::image;
+use crate::installer::nearest_environment;
 
 /// The directories of libraries that distributions have.
 const LIBRARIES: [&str; 4] = [
@@ -19,7 +20,7 @@ const LIBRARIES: [&str; 4] = [
 ];
 
 /// The places that the user is likely to mean, the likeliest first.
-pub(super) fn likely() -> Vec<PathBuf> {
+pub(crate) fn likely() -> Vec<PathBuf> {
     let mut places = environments();
     places.extend(variable("ROCM_PATH"));
     places.extend(installed());
@@ -44,13 +45,13 @@ fn installed() -> Vec<PathBuf> {
 }
 
 /// The Python environments that the user is likely to mean, the likeliest first.
-pub(super) fn environments() -> Vec<PathBuf> {
+pub(crate) fn environments() -> Vec<PathBuf> {
     let added = variable("PYTHONPATH").unwrap_or_default();
     // Most of its directories are those of sources.
     let has_packages = |path: &PathBuf| path.is_absolute() && Environment::read(path).is_some();
     let added = Vec::from_iter(env::split_paths(&added).filter(has_packages));
     let active = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(variable);
-    added.into_iter().chain(active).chain(nearest_venv()).chain(of_user()).collect()
+    added.into_iter().chain(active).chain(nearest_environment()).chain(of_user()).collect()
 }
 
 /// Where `pip install --user` installs.
@@ -73,13 +74,6 @@ fn variable(name: &str) -> Option<PathBuf> {
 }
 
 /// Whether `path` is a directory that has libraries of the whole distribution.
-pub(super) fn is_of_distribution(path: &Path) -> bool {
+pub(crate) fn is_of_distribution(path: &Path) -> bool {
     LIBRARIES.iter().any(|directory| Path::new(directory) == path)
-}
-
-/// The environment `.venv` that is nearest to the current directory, as uv finds it.
-pub(super) fn nearest_venv() -> Option<PathBuf> {
-    let current = env::current_dir().ok()?;
-    let mut found = current.ancestors().map(|directory| directory.join(".venv"));
-    found.find(|path| path.join("pyvenv.cfg").is_file())
 }

@@ -25,7 +25,7 @@ pub struct Remedy {
 
 impl Remedy {
     /// The command, unless a word of it cannot be in one line.
-    pub(super) fn new(
+    pub(crate) fn new(
         program: &str,
         arguments: impl IntoIterator<Item = impl Into<String>>,
     ) -> Option<Self> {
@@ -40,7 +40,7 @@ impl Remedy {
     }
 
     /// The same, with something to know first.
-    pub(super) fn with_caution(self, caution: Option<String>) -> Self {
+    pub(crate) fn with_caution(self, caution: Option<String>) -> Self {
         Self { caution, ..self }
     }
 }
@@ -70,28 +70,28 @@ impl From<Finding> for Diagnosis {
 
 impl Diagnosis {
     /// The same, with a command.
-    pub(super) fn mended_by(self, remedy: Option<Remedy>) -> Self {
+    pub(crate) fn mended_by(self, remedy: Option<Remedy>) -> Self {
         Self { remedy, ..self }
     }
 
     /// The same, about these GPUs.
-    pub(super) fn about(self, gpus: impl IntoIterator<Item = TargetId>) -> Self {
+    pub(crate) fn about(self, gpus: impl IntoIterator<Item = TargetId>) -> Self {
         Self { gpus: gpus.into_iter().collect(), ..self }
     }
 
     /// The same, which keeps kpack from telling whether code loads.
-    pub(super) fn leaving_open(self) -> Self {
+    pub(crate) fn leaving_open(self) -> Self {
         Self { leaves_open: true, ..self }
     }
 
     /// Whether something is wrong, if only for some GPUs.
-    pub(super) fn is_wrong(&self) -> bool {
+    pub(crate) fn is_wrong(&self) -> bool {
         self.finding.severity >= Severity::Warning
     }
 }
 
 /// A path as a word of a command.
-pub(super) fn word(path: &Path) -> Option<String> {
+pub(crate) fn word(path: &Path) -> Option<String> {
     path.to_str().map(str::to_owned)
 }
 
@@ -100,7 +100,7 @@ const MASK: &str = "****";
 
 /// A URL or path without what can be a secret: the user and password of a URL, and what comes after its path. Of what may be
 /// a URL that others read differently, nothing is printed: a browser, pip and uv disagree about where its password is.
-pub(super) fn masked(text: &str) -> String {
+pub(crate) fn masked(text: &str) -> String {
     if is_path(text) {
         return text.to_owned();
     }
@@ -132,7 +132,7 @@ pub(super) fn masked(text: &str) -> String {
 }
 
 /// Whether a URL or path has nothing to mask.
-pub(super) fn is_shown(text: &str) -> bool {
+pub(crate) fn is_shown(text: &str) -> bool {
     masked(text) == text
 }
 

@@ -9,7 +9,7 @@ use std::sync::OnceLock;
 use kpack_core::{Error, parallel, shown};
 use rocm_kpack::Environment;
 
-use super::remedy::Remedy;
+use crate::remedy::Remedy;
 
 /// The root directory that this process has entered, as the caller named it.
 static ENTERED: OnceLock<PathBuf> = OnceLock::new();

@@ -1,34 +1,46 @@
-//! Paths in the root of an image: absolute links lead into it, and nothing leads out.
+//! Paths in the root directory of this machine or of an image: absolute links lead into it, and nothing leads out.
 
 use std::ffi::OsString;
+use std::fs::{self, File};
 use std::io::{self, ErrorKind};
 use std::path::{Component, Path, PathBuf};
 
-use kpack_core::Error;
 use kpack_core::publish::Directory;
+use kpack_core::{Error, files};
 
 /// As many links as Linux follows in a path.
 const MOST_LINKS: usize = 40;
 
-/// Where absolute paths begin: in the root of an image, or on the drive that they name.
-#[derive(Debug)]
-pub(super) struct Root(Option<Directory>);
+/// Where absolute paths begin: in the root of an image, or on the drive that they name. The default is the machine's own.
+#[derive(Debug, Default)]
+pub struct Root(Option<Directory>);
 
 impl Root {
     /// That of an image in a directory, or the machine's.
-    pub(super) fn find(image: Option<&Path>) -> Result<Self, Error> {
+    ///
+    /// # Errors
+    /// [`Error::Io`] if there is no such directory.
+    pub fn find(image: Option<&Path>) -> Result<Self, Error> {
         let real = image
             .map(|image| image.canonicalize().map_err(|error| Error::io(image, "find", error)));
         real.transpose()?.map(|real| Directory::open(&real)).transpose().map(Self)
     }
 
+    /// The root directory that has this path: the machine's own, or that of an image.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if there is no such directory.
+    pub(crate) fn of_system(system: &Path) -> Result<Self, Error> {
+        Self::find(Some(system).filter(|system| *system != Path::new("/")))
+    }
+
     /// The directory of an image, held open.
-    pub(super) fn image(&self) -> Option<&Directory> {
+    pub fn image(&self) -> Option<&Directory> {
         self.0.as_ref()
     }
 
     /// The directory in which package managers have their databases.
-    pub(super) fn directory(&self) -> &Path {
+    pub fn directory(&self) -> &Path {
         self.image().map_or(Path::new("/"), Directory::path)
     }
 
@@ -39,11 +51,38 @@ impl Root {
     }
 
     /// What a path of the machine is called in it; `None` for one outside.
-    pub(super) fn inside<'p>(&self, path: &'p Path) -> Option<&'p Path> {
+    pub fn inside<'p>(&self, path: &'p Path) -> Option<&'p Path> {
         match &self.0 {
             Some(root) => path.strip_prefix(root.path()).ok(),
             None => Some(path),
         }
+    }
+
+    /// Opens the directory at `path`, which has no symbolic links in it.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Changed`] if it is not in the root.
+    pub fn open(&self, path: &Path) -> Result<Directory, Error> {
+        match self.image() {
+            Some(image) => {
+                let inside = path.strip_prefix(image.path());
+                image.below(inside.map_err(|_| Error::changed(path))?)
+            }
+            None => Directory::open(path),
+        }
+    }
+
+    /// Opens the file at `path`, which has no symbolic links in it.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Changed`] if it is no longer there.
+    pub fn open_file(&self, path: &Path) -> Result<File, Error> {
+        if self.image().is_none() {
+            return files::open(path);
+        }
+        let directory = self.open(path.parent().unwrap_or(path))?;
+        let name = path.file_name().unwrap_or_default();
+        directory.open_file(name)?.ok_or_else(|| Error::changed(path))
     }
 
     /// The path without symbolic links of what `path` leads to, as a process sees it whose root directory this is. The
@@ -51,7 +90,7 @@ impl Root {
     ///
     /// # Errors
     /// There is nothing at the path, or there are too many links.
-    pub(super) fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
+    pub fn resolve(&self, path: &Path) -> io::Result<PathBuf> {
         let mut root = self.of(path);
         let mut found = root.clone();
         let mut links = 0;
@@ -83,11 +122,37 @@ impl Root {
         Ok(found)
     }
 
+    /// Where the file or directory is that has this name in the root; `None` if there is none.
+    pub(crate) fn at(&self, name: &str) -> Option<PathBuf> {
+        self.resolve(&Path::new("/").join(name)).ok()
+    }
+
+    /// Where a file is that a database lists: packages may list it as it was before `/lib` became a link.
+    pub(crate) fn join(&self, listed: &str) -> PathBuf {
+        let listed = listed.trim_start_matches('/');
+        let (top, rest) = listed.split_once('/').unwrap_or((listed, ""));
+        self.at(top).unwrap_or_else(|| self.directory().join(top)).join(rest)
+    }
+
+    /// Whether there is something at this path of the machine, and no link leads out of an image.
+    ///
+    /// # Errors
+    /// Those of the system, unless nothing is there.
+    pub(crate) fn has(&self, path: &Path) -> io::Result<bool> {
+        match fs::canonicalize(path) {
+            Err(error) if is_absent(&error) => Ok(false),
+            found => {
+                let found = found?;
+                Ok(self.image().is_none_or(|image| found.starts_with(image.path())))
+            }
+        }
+    }
+
     /// [Resolves](Self::resolve) a path of the machine; `None` if it leads to nothing, in circles, or out of an image.
     ///
     /// # Errors
     /// [`Error::Io`]: what it leads to is not known.
-    pub(super) fn follow(&self, path: &Path) -> Result<Option<PathBuf>, Error> {
+    pub fn follow(&self, path: &Path) -> Result<Option<PathBuf>, Error> {
         let Some(inside) = self.inside(path) else {
             return Ok(None);
         };
@@ -100,6 +165,11 @@ impl Root {
             },
         }
     }
+}
+
+/// Whether an error says that there is nothing at a path.
+pub(crate) fn is_absent(error: &io::Error) -> bool {
+    matches!(error.kind(), ErrorKind::NotFound | ErrorKind::NotADirectory)
 }
 
 /// The components to follow, the first one last.
@@ -140,5 +210,14 @@ mod tests {
         assert_eq!(at("/opt/out").unwrap_err().kind(), io::ErrorKind::NotFound);
         assert!(at("/loop").is_err());
         assert_eq!(at("/").unwrap(), root);
+        // Databases list files that are gone, too.
+        assert_eq!(image.join("/lib/gone.so"), root.join("opt/rocm-6.4/lib/gone.so"));
+        assert_eq!(image.join("none/gone.so"), root.join("none/gone.so"));
+        assert_eq!(image.at("opt/out"), None);
+        // Others resolve links as the machine does.
+        for (path, is_there) in [("lib", false), ("opt/out", false), ("none", false), ("opt", true)]
+        {
+            assert_eq!(image.has(&root.join(path)).unwrap(), is_there, "{path}");
+        }
     }
 }

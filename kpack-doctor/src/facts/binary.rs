@@ -1,0 +1,282 @@
+//! Binaries with device code.
+
+use std::collections::BTreeSet;
+use std::fs::File;
+use std::io::ErrorKind;
+use std::path::{Path, PathBuf};
+
+use kpack_core::finding::Id;
+use kpack_core::{Error, Finding, Severity, ids};
+use kpack_format::names::is_object;
+use kpack_format::target_id::SPIRV;
+use kpack_format::{Delivery, TargetId};
+use kpack_split::elf::{BinaryError, DeviceCode, Dynamic, Image};
+use kpack_split::input::{Kpacks, LinkedBinary, Lookup, Resolver, or_refused, placed, prefix_of};
+use kpack_split::join;
+use kpack_tree::databases::{self, Database, Installed};
+use object::elf;
+
+use super::code::Code;
+use super::machine::{Machine, Reader};
+use super::rocm_loader::RocmLoader;
+use super::runtime::{HipRuntime, Loader, SHIM};
+
+/// The type of the note of a shim that is linked into a binary.
+const SHIM_NOTE: u32 = 1;
+
+/// A binary with device code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) struct Binary {
+    /// Its path, with symbolic links resolved.
+    pub(crate) path: PathBuf,
+    /// Its install prefix; the directory of a binary that was moved.
+    pub(crate) prefix: PathBuf,
+    /// What it is.
+    pub(crate) form: Form,
+    /// Whether there is code for each GPU.
+    pub(crate) code: Vec<(TargetId, Code)>,
+    /// Its archives, and where others would be.
+    pub(crate) archives: Vec<PathBuf>,
+    /// What led to archives, apart from the ordinary way, for the end of a message.
+    pub(crate) found_through: String,
+    /// Whether the shim is linked into it, so that every HIP runtime gets its code.
+    pub(crate) has_shim: bool,
+    /// What `kpack join` would do; `None` if that does not matter.
+    pub(crate) join: Option<Join>,
+    /// The kernel databases that it loads files of.
+    pub(crate) databases: Vec<Installed>,
+    /// Why parts of them cannot be listed.
+    pub(crate) unlisted: Vec<Finding>,
+}
+
+/// What `kpack join` would do with a binary.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Join {
+    /// It would have code for these GPUs.
+    Gives(Vec<TargetId>),
+    /// It is refused, for this reason.
+    Refused(String),
+}
+
+/// What a binary with device code is.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(crate) enum Form {
+    /// Its device code is in it.
+    Fat,
+    /// Device code was put back.
+    Joined,
+    /// Its device code is in archives.
+    Split,
+    /// Its marker names no archives.
+    EarlyMarker,
+    /// It is damaged, in this way.
+    Damaged(Id, String),
+}
+
+/// Whether the shim is linked into a binary, or the shared one with it.
+fn has_shim(image: &Image<File>) -> Result<bool, BinaryError> {
+    let needed = Dynamic::read(image)?.strings(image, elf::DT_NEEDED)?;
+    let mut needed = needed.iter();
+    Ok(image.has_note(SHIM_NOTE)? || needed.any(|name| name.starts_with(SHIM.as_bytes())))
+}
+
+/// The kernel databases of a library, and the parts of them that this user may not list: those that are named as it is, and
+/// the images of AOTriton, which PyTorch's libraries load.
+fn databases(path: &Path, directory: &Path) -> Result<(Vec<Installed>, Vec<Finding>), Error> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
+    let parent = directory.parent().unwrap_or(directory);
+    let is_own = |database: &Database| name.contains(database.name) || database.name == "aotriton";
+    let (mut found, unlisted) = databases::installed(&[directory, parent], &is_own);
+    found.retain(|database| !database.targets.is_empty());
+    let closed = |error| {
+        if !matches!(&error, Error::Io { source, .. } if source.kind() == ErrorKind::PermissionDenied)
+        {
+            return Err(error);
+        }
+        let text = format!(
+            "{}, so kpack cannot tell which GPUs the kernel database has files for",
+            error.without_id()
+        );
+        let note = Finding::general(Severity::Note, error.id(), text);
+        Ok(note.with_help("run kpack as a user who may read it"))
+    };
+    let unlisted: Result<_, _> = unlisted.into_iter().map(closed).collect();
+    Ok((found, unlisted?))
+}
+
+impl Binary {
+    /// The binary, if it has device code.
+    pub(crate) fn of(
+        linked: &LinkedBinary,
+        reader: &Reader,
+        hip: Option<&HipRuntime>,
+    ) -> Result<Option<Self>, Error> {
+        let path = placed(&linked.loaded_as()).unwrap_or_else(|| linked.path.clone());
+        let (form, code, name, archives, found_through) = match Form::of(linked, reader, hip) {
+            Ok(Some(found)) => found,
+            Ok(None) => return Ok(None),
+            Err(Error::Refused { id, path, reason, .. }) if path == linked.path => {
+                (Form::Damaged(id, reason), Vec::new(), None, Vec::new(), String::new())
+            }
+            Err(Error::Io { path, source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
+                let text = format!("this user may not read {}", path.display());
+                let advice = "let this user read it, or install it again";
+                let fault = Code::Fault(ids::DAMAGED_ARCHIVE, text, advice.to_owned());
+                let gpus = reader.machine.gpus().iter().cloned();
+                let code = gpus.map(|gpu| (gpu, fault.clone())).collect();
+                (Form::Split, code, None, Vec::new(), String::new())
+            }
+            Err(error) => return Err(error),
+        };
+        let prefix = name.and_then(|name| prefix_of(&path, &name));
+        let directory = path.parent().unwrap_or(Path::new("/"));
+        // A database that this user may not list keeps nothing else from being examined.
+        let (databases, unlisted) = databases(&path, directory)?;
+        Ok(Some(Self {
+            prefix: prefix.unwrap_or_else(|| directory.to_owned()),
+            path,
+            form,
+            code,
+            archives,
+            found_through,
+            // If its dynamic section is damaged, nothing loads it.
+            has_shim: linked.image.elf().is_some_and(|image| has_shim(image).unwrap_or(false)),
+            join: None,
+            databases,
+            unlisted,
+        }))
+    }
+
+    /// Whether it has no code for some GPU.
+    pub(crate) fn lacks_code(&self) -> bool {
+        self.code.iter().any(|(_, code)| !code.is_here())
+    }
+
+    /// Its kernel databases that have no files for a GPU, or for a family that it is in.
+    pub(crate) fn lacking_databases<'a>(
+        &'a self,
+        machine: &'a Machine,
+    ) -> impl Iterator<Item = (&'a TargetId, &'a Installed)> {
+        let has_files = |database: &Installed, gpu: &TargetId| {
+            let mut targets = database.targets.iter();
+            targets.any(|target| target.may_be_taken_for(gpu, Delivery::Archive))
+        };
+        self.databases.iter().flat_map(move |database| {
+            let gpus = machine.gpus().iter().filter(move |gpu| !has_files(database, gpu));
+            gpus.map(move |gpu| (gpu, database))
+        })
+    }
+
+    /// Plans a join for all GPUs of the machine, without writing.
+    pub(crate) fn plan_join(&self, machine: &Machine) -> Result<Option<Join>, Error> {
+        match &self.form {
+            Form::Split | Form::Joined => {}
+            Form::EarlyMarker => {
+                let why = "the marker names no kernels".to_owned();
+                return Ok(Some(Join::Refused(why)));
+            }
+            Form::Fat | Form::Damaged(..) => return Ok(None),
+        }
+        let gpus = machine.to_join();
+        if gpus.is_empty() {
+            return Ok(None);
+        }
+        let options = join::JoinOptions::new(&self.prefix, gpus.iter().cloned(), [&self.path]);
+        let planned = match join::planned_targets(&options) {
+            Err(Error::Io { path, source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
+                let why = format!("this user may not read {}", path.display());
+                return Ok(Some(Join::Refused(why)));
+            }
+            planned => or_refused(planned)?,
+        };
+        Ok(Some(match planned {
+            Ok(targets) => {
+                let has_code = |gpu: &TargetId| targets.iter().any(|target| gpu.may_run(target));
+                Join::Gives(gpus.into_iter().filter(has_code).collect())
+            }
+            Err(found) => Join::Refused(found.text),
+        }))
+    }
+}
+
+/// What a binary is, whether there is code for each GPU, its path in the install prefix, where archives are or would be,
+/// and what led to them.
+type Found = (Form, Vec<(TargetId, Code)>, Option<String>, Vec<PathBuf>, String);
+
+impl Form {
+    fn of(
+        linked: &LinkedBinary,
+        reader: &Reader,
+        hip: Option<&HipRuntime>,
+    ) -> Result<Option<Found>, Error> {
+        let fat = match &linked.code {
+            DeviceCode::None(_) => return Ok(None),
+            DeviceCode::Split(_) => return split(linked, reader, hip).map(Some),
+            DeviceCode::Fat(fat) => fat,
+        };
+        let targets = linked.targets(fat, &|_| true)?;
+        // Runtimes compile SPIR-V for any GPU.
+        let may_run = |gpu: &TargetId, target: &String| target == SPIRV || gpu.may_run(target);
+        let code = |gpu: &TargetId| {
+            if targets.iter().any(|target| may_run(gpu, target)) {
+                Code::Here
+            } else {
+                Code::Nowhere(targets.clone())
+            }
+        };
+        let gpus = reader.machine.gpus().iter();
+        let code = gpus.map(|gpu| (gpu.clone(), code(gpu))).collect();
+        Ok(Some(match linked.kept_marker()? {
+            Some(marker) => (Self::Joined, code, marker.kernel_name, Vec::new(), String::new()),
+            None => (Self::Fat, code, None, Vec::new(), String::new()),
+        }))
+    }
+}
+
+fn split(linked: &LinkedBinary, reader: &Reader, hip: Option<&HipRuntime>) -> Result<Found, Error> {
+    let groups = linked.markers()?;
+    let loaded_as = linked.loaded_as();
+    let (mut kpacks, mut archives) = (Vec::new(), Vec::new());
+    let code = reader.machine.gpus().iter().cloned();
+    let code = code.map(|gpu| (gpu, Code::Nowhere(BTreeSet::new())));
+    let mut code: Vec<(TargetId, Code)> = code.collect();
+    for group in &groups {
+        let Some(name) = &group.marker.kernel_name else {
+            return Ok((Form::EarlyMarker, Vec::new(), None, Vec::new(), String::new()));
+        };
+        let open = |lookup: &Lookup| {
+            Resolver::open(lookup, &linked.image, &loaded_as, &group.marker, name)
+        };
+        let resolver = open(&reader.lookup)?;
+        let rocm = match hip {
+            Some(HipRuntime { loader: Some(Loader::Rocm(path)), .. }) => Some(RocmLoader {
+                path,
+                is_old: hip.is_some_and(HipRuntime::is_up_to_7_14),
+                resolver: open(&reader.rocm_lookup)?,
+            }),
+            _ => None,
+        };
+        for (gpu, known) in &mut code {
+            let mut found = Code::of(group, &resolver, gpu)?;
+            // Only this variable replaces what the marker leads to.
+            if found != Code::Here
+                && !reader.machine.environment.path.is_empty()
+                && Code::of(group, &open(&Lookup::default())?, gpu)? == Code::Here
+            {
+                found = Code::replaced(gpu);
+            }
+            if let (Code::Here, Some(rocm)) = (&found, &rocm)
+                && let Some(worse) = rocm.judge(group, gpu, &resolver)
+            {
+                found = worse;
+            }
+            known.add(found);
+            archives.extend(resolver.unlisted(gpu));
+        }
+        archives.extend(resolver.kpacks.files.iter().map(|kpack| kpack.path.clone()));
+        kpacks.push(resolver.kpacks);
+    }
+    let mut names = groups.iter().map(|group| group.marker.kernel_name.clone());
+    let name = names.next().flatten().filter(|name| !is_object(name));
+    Ok((Form::Split, code, name, archives, Kpacks::found_through(&kpacks)))
+}

@@ -1,0 +1,231 @@
+//! The findings about HIP runtimes and the processes that they serve.
+
+use std::path::Path;
+
+use kpack_core::words::{list, list_some};
+use kpack_core::{Finding, Severity, ids};
+
+use super::binaries::{advice_of, join};
+use crate::facts::binary::{Binary, Join};
+use crate::facts::machine::Machine;
+use crate::facts::process::Process;
+use crate::facts::runtime::{HipRuntime, Loader, Runtime};
+use crate::remedy::{Diagnosis, Remedy};
+
+/// The most names in one message.
+const MOST_NAMES: usize = 5;
+
+/// Processes with the same HIP runtime, and those of their split binaries that it must find code for and that
+/// the same command fixes.
+pub(super) struct Processes<'a> {
+    runtime: &'a Runtime,
+    shim: Option<&'a Path>,
+    prefix: Option<&'a Path>,
+    join_refuses: Option<&'a String>,
+    files: Vec<&'a Path>,
+    /// The same without symbolic links.
+    real_files: Vec<&'a Path>,
+    split: Vec<&'a Binary>,
+}
+
+impl<'a> Processes<'a> {
+    pub(super) fn all(processes: &'a [Process], machine: &Machine) -> Vec<Self> {
+        let mut groups: Vec<Self> = Vec::new();
+        for process in processes {
+            let split = process.binaries.iter();
+            let split = split.filter(|binary| process.must_find(binary, machine.shim_mode));
+            let mut split = split.map(Some).peekable();
+            let none = split.peek().is_none().then_some(None);
+            for binary in split.chain(none) {
+                let group = Self {
+                    runtime: &process.runtime,
+                    shim: process.shim.as_deref(),
+                    prefix: binary.map(|binary| binary.prefix.as_path()),
+                    join_refuses: match binary.and_then(|binary| binary.join.as_ref()) {
+                        Some(Join::Refused(reason)) => Some(reason),
+                        _ => None,
+                    },
+                    files: Vec::new(),
+                    real_files: Vec::new(),
+                    split: Vec::new(),
+                };
+                let known = groups.iter().position(|known| known.is_like(&group));
+                let at = known.unwrap_or(groups.len());
+                groups.extend(known.is_none().then_some(group));
+                if !groups[at].files.contains(&process.file.as_path()) {
+                    groups[at].files.push(&process.file);
+                    groups[at].real_files.push(&process.real);
+                }
+                groups[at].split.extend(binary);
+            }
+        }
+        groups
+    }
+
+    fn is_like(&self, other: &Self) -> bool {
+        self.runtime == other.runtime
+            && self.shim == other.shim
+            && self.prefix == other.prefix
+            && self.join_refuses == other.join_refuses
+    }
+
+    pub(super) fn judge(&self, machine: &Machine, findings: &mut Vec<Diagnosis>) {
+        let files = names(&self.files);
+        let finding = |outcome, id, text: String| Finding::general(outcome, id, text);
+        let diagnosis = match self.runtime {
+            Runtime::Unknown(why) => {
+                let text = format!("the HIP runtime of {files} is unknown: {why}");
+                let note = finding(Severity::Note, ids::UNKNOWN_RUNTIME, text)
+                    .with_help("run `kpack doctor` for the program, in the system where it runs");
+                return findings.push(Diagnosis::from(note).leaving_open());
+            }
+            Runtime::Fails(why) => finding(
+                Severity::Fault,
+                ids::NOT_LOADABLE,
+                format!("{files} cannot be loaded: {why}"),
+            )
+            .with_help("install the package of that file again"),
+            Runtime::None => finding(
+                Severity::Note,
+                ids::UNKNOWN_RUNTIME,
+                format!("{files} needs no HIP runtime itself"),
+            )
+            .with_help("run `kpack doctor` for the program, library or module that needs one"),
+            Runtime::Missing(name) => finding(
+                Severity::Fault,
+                ids::MISSING_LIBRARY,
+                format!("{files} needs {name}, which was not found"),
+            )
+            .with_help("install ROCm's HIP runtime, or add its directory to LD_LIBRARY_PATH"),
+            Runtime::Found(hip) => {
+                findings.push(self.of_runtime(hip, machine));
+                if let Some(Loader::Kpack(_) | Loader::Rocm(_)) = hip.loader {
+                    findings.extend(self.of_several_gpus(hip, machine));
+                }
+                return;
+            }
+        };
+        findings.push(diagnosis.into());
+    }
+
+    fn of_runtime(&self, hip: &HipRuntime, machine: &Machine) -> Diagnosis {
+        let finding = |outcome, id, text: String| Finding::new(outcome, id, &hip.path, text);
+        let loads = self.loads(&hip.path);
+        let reads = |whose: &str, loader: &Path| {
+            let loader = loader.display();
+            let text =
+                format!("this HIP runtime reads markers, with {whose} loader, {loader}{loads}");
+            finding(Severity::Ok, ids::RUNTIME_READS_MARKERS, text)
+        };
+        Diagnosis::from(match &hip.loader {
+            Some(Loader::Kpack(loader)) => reads("kpack's", loader),
+            Some(Loader::Rocm(loader)) => reads("ROCm's", loader),
+            Some(Loader::Missing(name)) => {
+                let files = names(&self.files);
+                let text = format!("the HIP runtime of {files} needs {name}, which was not found");
+                finding(Severity::Fault, ids::MISSING_LIBRARY, text).with_help(
+                    "install the loader (`librocm-kpack0`), or add its directory to LD_LIBRARY_PATH",
+                )
+            }
+            None if self.split.is_empty() => {
+                let text = match self.shim {
+                    Some(shim) => format!("; {} finds the code for it", shim.display()),
+                    None => ", and no binary here needs that".to_owned(),
+                };
+                let text = format!("this HIP runtime does not read markers{text}{loads}");
+                finding(Severity::Ok, ids::MARKERS_NOT_NEEDED, text)
+            }
+            None => {
+                let split = self.split.iter().map(|binary| binary.path.as_path());
+                let split = names(&Vec::from_iter(split));
+                let files = names(&self.files);
+                let mut text =
+                    format!("this HIP runtime does not read markers: it finds no code for {split}");
+                let is_loaded = |binary: &&Binary| !self.real_files.contains(&&*binary.path);
+                if self.split.iter().any(is_loaded) {
+                    text.push_str(&format!(", which {files} loads"));
+                }
+                // Such binaries are here only if it is switched off.
+                let has_shim =
+                    self.shim.is_some() || self.split.iter().all(|binary| binary.has_shim);
+                if has_shim {
+                    text.push_str("; KPACK_HIP=off stops the shim");
+                    let fault = finding(Severity::Fault, ids::SHIM_OFF, text);
+                    return fault.with_help("unset KPACK_HIP").into();
+                }
+                let (advice, remedy) = self.remedy(machine);
+                let fault = finding(Severity::Fault, ids::RUNTIME_IGNORES_MARKERS, text);
+                return Diagnosis::from(fault.with_help(advice)).mended_by(remedy);
+            }
+        })
+    }
+
+    /// On machines with different GPUs, some runtimes get code for the first one alone.
+    fn of_several_gpus(&self, hip: &HipRuntime, machine: &Machine) -> Option<Diagnosis> {
+        let several = self.split.iter().find_map(|binary| {
+            let has = binary.code.iter().filter(|(_, code)| code.is_here());
+            let gpus: Vec<String> = has.map(|(gpu, _)| gpu.to_string()).collect();
+            (gpus.len() > 1).then_some(gpus)
+        })?;
+        let (first, others) = several.split_first()?;
+        let split = self.split.iter().map(|binary| binary.path.as_path());
+        let split = names(&Vec::from_iter(split));
+        let (outcome, text) = if hip.is_up_to_7_14() && !machine.asked {
+            let text = "this HIP runtime asks for code once for all GPUs";
+            (Severity::Fault, text)
+        } else {
+            let text = "HIP runtimes up to ROCm 7.14 ask for code once for all GPUs; if this one does, and \
+                        a machine has several kinds";
+            (Severity::Note, text)
+        };
+        let text = format!(
+            "{text}: {split} gets code for {first} alone, and fails on {} (hipErrorNoBinaryForGpu)",
+            list(others)
+        );
+        let shim = "set LD_PRELOAD to libkpack_hip.so, the shim, and KPACK_HIP to force";
+        let remedy = self.join_refuses.is_none().then(|| join(&self.split, machine)).flatten();
+        let advice = match self.join_refuses {
+            None => format!("{}; or {shim}", advice_of(remedy.as_ref())),
+            Some(reason) => format!("{shim}; `kpack join` refuses: {reason}"),
+        };
+        let found = Finding::new(outcome, ids::MIXED_GPUS, &hip.path, text);
+        Some(Diagnosis::from(found.with_help(advice)).mended_by(remedy))
+    }
+
+    /// Who loads the HIP runtime at `path`, for the end of a message.
+    fn loads(&self, path: &Path) -> String {
+        match self.files.as_slice() {
+            [file] if *file == path => String::new(),
+            files => format!("; loaded by {}", names(files)),
+        }
+    }
+
+    /// What to do about a HIP runtime that does not read markers.
+    fn remedy(&self, machine: &Machine) -> (String, Option<Remedy>) {
+        let shim = "set LD_PRELOAD to libkpack_hip.so, the shim";
+        let mut code = self.split.iter().flat_map(|binary| &binary.code);
+        let has_code = code.any(|(_, code)| code.is_here());
+        let advice = match self.join_refuses {
+            None if machine.to_join().is_empty() => {
+                format!(
+                    "{shim}; or run this again with `--arch GPU`, to see whether `kpack join` would help"
+                )
+            }
+            None => {
+                let remedy = join(&self.split, machine);
+                return (advice_of(remedy.as_ref()), remedy);
+            }
+            Some(reason) if has_code => format!("{shim}; `kpack join` refuses: {reason}"),
+            Some(reason) => {
+                let gpus = list(machine.gpus());
+                format!("install code for {gpus} first; `kpack join` refuses: {reason}")
+            }
+        };
+        (advice, None)
+    }
+}
+
+/// Paths, not too many.
+fn names(paths: &[&Path]) -> String {
+    list_some(paths.iter().map(|path| path.display()), MOST_NAMES)
+}

@@ -1,0 +1,90 @@
+//! Finds out whether GPU code loads on a machine, why not, and the command that fixes it: which device packages are
+//! installed, which HIP runtime a program gets, whether it reads markers, which GPUs there are, and whether the
+//! binaries have code for them.
+//!
+//! [`examine`] takes a machine and paths. It gathers `facts`, which are plain data, turns these into `findings`, and adds
+//! them up in a [`Report`]. Nothing is written, and nothing that is examined is run. [`Packages`] says which package a file
+//! belongs to, and [`Restorer`] what brings code back that `kpack trim` removed.
+
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::disallowed_methods))]
+
+mod facts;
+mod findings;
+mod history;
+mod image;
+mod installer;
+pub mod note;
+mod packages;
+mod remedy;
+mod report;
+mod root;
+mod text;
+mod unused;
+
+use std::path::PathBuf;
+
+use kpack_core::Error;
+use kpack_wheel::Environment;
+
+use facts::Facts;
+use facts::machine::Machine;
+use facts::places;
+
+pub use facts::machine::{Options, no_gpu, processors};
+pub use facts::restore::Restorer;
+pub use history::Subject;
+pub use image::enter;
+pub use packages::{Origin, Owner, PackageManager, Packages};
+pub use remedy::{Diagnosis, Remedy};
+pub use report::Report;
+pub use root::Root;
+pub use unused::{Unused, UnusedPackage, unused};
+
+/// Examines programs and libraries, each with the libraries that it would be loaded with, and every
+/// binary with device code in install prefixes and Python environments. Without paths, examines what the user is
+/// likely to mean: the active environment, or else what is installed.
+///
+/// # Errors
+/// [`Error::Io`] if a file cannot be read, [`Error::Refused`] if one of `paths` is neither a directory nor
+/// a linked file that kpack reads.
+pub fn examine(paths: &[PathBuf], options: &Options) -> Result<Report, Error> {
+    let facts = Facts::gather(paths, options)?;
+    let mut findings = findings::findings(&facts);
+    findings.iter_mut().filter_map(|found| found.remedy.as_mut()).for_each(image::mark);
+    let mut report = Report::new(&facts.machine, findings);
+    report.verdict.extend(facts.passed_over);
+    Ok(report)
+}
+
+/// The extras of device wheels that the GPUs need, as they are between the brackets of a requirement: those of what is
+/// installed in the environments at `paths`, or in the one that the user is likely to mean, or else those of the
+/// processors.
+///
+/// # Errors
+/// [`Error::Refused`] if no GPU is known.
+pub fn extras(paths: &[PathBuf], options: &Options) -> Result<Vec<String>, Error> {
+    let gpus = Machine::new(options).to_join();
+    if gpus.is_empty() {
+        return Err(no_gpu(&options.nodes));
+    }
+    let places = if paths.is_empty() { places::environments() } else { paths.to_vec() };
+    let installed = Vec::from_iter(places.iter().filter_map(|path| Environment::read(path)));
+    let mut extras = std::collections::BTreeSet::new();
+    for gpu in &gpus {
+        let distributions = installed.iter().flat_map(|environment| &environment.distributions);
+        let needed = distributions.filter_map(|own| Some((own, own.needed_by(gpu)?)));
+        let known = needed.flat_map(|(own, needed)| {
+            let families = needed.families.iter().filter_map(|family| own.extra_for(family));
+            let families = Vec::from_iter(families.map(str::to_owned));
+            needed.extras.into_iter().chain(families)
+        });
+        let known = Vec::from_iter(known);
+        if known.is_empty() {
+            extras.insert(format!("device-{}", gpu.package_owner().processor()));
+        } else {
+            extras.extend(known);
+        }
+    }
+    Ok(extras.into_iter().collect())
+}
