@@ -18,6 +18,7 @@ use object::elf;
 
 use super::code::Code;
 use super::machine::{Machine, Reader};
+use super::process::real;
 use super::rocm_loader::RocmLoader;
 use super::runtime::{HipRuntime, Loader, SHIM};
 
@@ -27,9 +28,11 @@ const SHIM_NOTE: u32 = 1;
 /// A binary with device code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Binary {
-    /// Its path, with symbolic links resolved.
+    /// Where the loaders find it: its path, with the directory resolved. It may still be a link to a file elsewhere.
     pub(crate) path: PathBuf,
     /// Its install prefix; the directory of a binary that was moved.
+    /// The same without symbolic links.
+    pub(crate) real: PathBuf,
     pub(crate) prefix: PathBuf,
     /// What it is.
     pub(crate) form: Form,
@@ -139,6 +142,7 @@ impl Binary {
             code,
             archives,
             found_through,
+            real: real(&path),
             // If its dynamic section is damaged, nothing loads it.
             has_shim: linked.image.elf().is_some_and(|image| has_shim(image).unwrap_or(false)),
             join: None,
