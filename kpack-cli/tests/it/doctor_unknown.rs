@@ -116,6 +116,15 @@ fn damaged_metadata_and_several_indexes() {
             &["kpack doctor other/env --arch gfx1100"],
         ),
     ];
+        (
+            "a configuration that is not UTF-8 counts for nothing",
+            |tree| {
+                by_hand(tree, PACKAGES, "host", &for_gfx1100("host"), "pip\n");
+                let text = b"[global]\nindex-url = https://a.invalid/\xff\n";
+                tree.write("env/pip.conf", text);
+            },
+            &["kpack doctor env --arch gfx1100"],
+        ),
     assert_snapshot!(said_by(rows, &environment("")));
 }
 
