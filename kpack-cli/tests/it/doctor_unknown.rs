@@ -2,6 +2,7 @@
 //! there.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
@@ -115,7 +116,6 @@ fn damaged_metadata_and_several_indexes() {
             },
             &["kpack doctor other/env --arch gfx1100"],
         ),
-    ];
         (
             "a configuration that is not UTF-8 counts for nothing",
             |tree| {
@@ -125,6 +125,7 @@ fn damaged_metadata_and_several_indexes() {
             },
             &["kpack doctor env --arch gfx1100"],
         ),
+    ];
     assert_snapshot!(said_by(rows, &environment("")));
 }
 
@@ -322,6 +323,14 @@ fn databases_of_packages_that_kpack_does_not_read() {
         assert!(found.text.ends_with(command), "{file}: {}", found.text);
         assert!(found.text.contains("which package"), "{file}: {}", found.text);
     }
+    // In a prefix of this machine, a link that leads nowhere is a description that cannot be read.
+    let tree = Tree::new();
+    split_for_packages(&tree.path("root"));
+    fs::remove_file(tree.path("root").join(ARCHIVE)).unwrap();
+    fs::create_dir(tree.path("root/usr/conda-meta")).unwrap();
+    symlink("/none", tree.path("root/usr/conda-meta/vec.json")).unwrap();
+    let said = text_of(&doctor(&tree, "root/usr/lib/libvec.so").arg("-v").output().unwrap());
+    assert!(said.contains("usr/conda-meta/vec.json: conda's description of a package"), "{said}");
     let Some(tree) = images::image() else { return };
     write(tree.path("image/var/lib/rpm/Packages"), BERKELEY);
     fs::remove_file(tree.path("image/opt/vec-1/lib/.kpack/vec_lib_gfx942.kpack")).unwrap();

@@ -34,7 +34,8 @@ pub(super) fn read(prefix: &Path, root: &Root, wanted: &Wanted<'_>) -> Found {
     };
     let mut lists = Vec::from_iter(listed.iter().map(DirEntry::path));
     lists.retain(|path| path.extension().is_some_and(|end| end == "json"));
-    lists.retain(|path| root.has(path).unwrap_or(true));
+    // On this machine, a link that leads nowhere is a description that cannot be read.
+    lists.retain(|path| root.image().is_none() || root.has(path).unwrap_or(true));
     lists.sort();
     let packages = lists.into_iter().filter_map(|path| {
         let description = lossy_text(&path, MAX_LIST);
