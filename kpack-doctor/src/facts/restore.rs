@@ -174,7 +174,7 @@ impl<'r> Restorer<'r> {
         of_python: &BTreeMap<PathBuf, Option<Remedy>>,
         of_system: &[&Package],
     ) -> Lost {
-        let reinstall = Package::reinstall(of_system);
+        let reinstall = Package::reinstall_all(of_system);
         let (mut remedies, mut others) = (Vec::new(), BTreeSet::new());
         for (origin, path) in &removed.origins {
             let Some(origin) = origin else {
@@ -187,7 +187,8 @@ impl<'r> Restorer<'r> {
                 PackageManager::Dpkg | PackageManager::Rpm => {
                     let is_ours =
                         |own: &&Package| own.origin == *origin && own.files.contains(path);
-                    match reinstall.as_ref().filter(|_| of_system.iter().any(is_ours)) {
+                    let command = reinstall.get(&origin.manager).and_then(Option::as_ref);
+                    match command.filter(|_| of_system.iter().any(is_ours)) {
                         Some(remedy) => remedies.push(remedy.clone()),
                         None => {
                             others.insert(format!(
@@ -198,7 +199,7 @@ impl<'r> Restorer<'r> {
                     }
                 }
                 PackageManager::Conda => {
-                    others.insert(origin.by_conda());
+                    others.insert(origin.again_by_conda());
                 }
                 PackageManager::Python => {
                     let root = Environment::around(path);

@@ -11,7 +11,6 @@ use std::path::{Path, PathBuf};
 
 use kpack_wheel::{Distribution, Environment};
 
-use crate::packages::{Origin, PackageManager};
 use crate::remedy::{Remedy, masked, word};
 use active::is_same;
 use sources::Sources;
@@ -206,8 +205,10 @@ fn is_of_uv(installed: &Environment) -> bool {
 fn advice(installed: &Environment) -> Option<String> {
     let root = &installed.root;
     if let Some(host) = host(installed).filter(|host| host.installer == "conda") {
-        let (name, version) = (host.name.clone(), host.version.clone());
-        return Some(Origin { manager: PackageManager::Conda, name, version }.by_conda());
+        let Distribution { name, version, .. } = host;
+        return Some(format!(
+            "conda installed {name} {version}: change its device code with the program that made this environment"
+        ));
     }
     let is_virtual = root.join("pyvenv.cfg").is_file();
     let is_own = |python: &&str| {
@@ -219,7 +220,7 @@ fn advice(installed: &Environment) -> Option<String> {
     let pythons = ["bin/python", "bin/python3", "Scripts/python.exe", "python.exe"];
     if !pythons.iter().any(is_own) {
         let text =
-            "kpack prints no command for a directory without Python; install into it as before";
+            "kpack prints no command for a directory without Python; change it with the program that installed into it";
         return Some(text.to_owned());
     }
     let mut packages = installed.distributions.iter().map(Distribution::site_packages);
