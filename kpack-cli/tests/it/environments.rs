@@ -1780,7 +1780,12 @@ fn uv_is_told_of_an_environment_that_it_would_not_find() {
     fs::rename(tree.path("env"), tree.path(".venv")).unwrap();
     fs::write(tree.path("pyproject.toml"), "[tool.uv.workspace]\nmembers = ['x']\n").unwrap();
     let said = doctor(None);
-    assert!(said.contains("what to do: ask for the extras of this machine's GPUs in"), "{said}");
+    let workspace = tree.root().display();
+    let help = format!(
+        "\nwhat to do: in the `pyproject.toml` of the member of {workspace} that needs the GPU code, \
+         ask for the extras of these GPUs alone, and run `uv sync`\n"
+    );
+    assert!(said.contains(&help), "{said}");
 }
 
 /// Given a project that is not the user's own place, when only its files name an index, then the doctor says so.
@@ -1813,8 +1818,10 @@ fn an_index_that_only_a_project_of_uv_names_is_not_trusted() {
     // What uv's lock asks for would come back.
     by_hand(&tree, packages, "host-device-gfx942", "", "uv");
     let said = doctor("app", &["--unused"]);
-    let help = "what to do: ask for the extras of this machine's GPUs in";
-    assert!(said.contains("host-device-gfx942") && said.contains(help), "{said}");
+    let help = format!(
+        "\nwhat to do: in {app}/pyproject.toml, ask for the extras of these GPUs instead of all, and run `uv sync`\n"
+    );
+    assert!(said.contains("host-device-gfx942") && said.contains(&help), "{said}");
     assert!(!said.contains("uninstall"), "{said}");
 }
 

@@ -48,17 +48,23 @@ struct State {
     /// The full names of the packages of dpkg and RPM that list a directory.
     in_directories: BTreeMap<PathBuf, BTreeSet<String>>,
     /// The environments around files, by root.
-    environments: BTreeMap<PathBuf, Option<(Environment, Installer)>>,
+    environments: BTreeMap<PathBuf, Option<Environment>>,
+}
+
+/// How packages are installed again.
+struct Ways<'p> {
+    /// The commands for the packages of dpkg and RPM, by manager.
+    commands: BTreeMap<PackageManager, Option<Remedy>>,
+    /// Those packages.
+    of_system: Vec<&'p Package>,
+    /// What installs the packages of Python, by root of the environment, and the command.
+    of_python: BTreeMap<PathBuf, (Installer, Option<Remedy>)>,
 }
 
 impl State {
-    fn environment(&mut self, path: &Path) -> Option<&(Environment, Installer)> {
+    fn environment(&mut self, path: &Path) -> Option<&Environment> {
         let root = Environment::around(path)?;
-        let read = || {
-            let installed = Environment::read(&root)?;
-            let installer = Installer::of(&installed);
-            Some((installed, installer))
-        };
+        let read = || Environment::read(&root);
         self.environments.entry(root.clone()).or_insert_with(read).as_ref()
     }
 
@@ -73,7 +79,7 @@ impl State {
                     || installed.contains(origin)
                     || !self.has_files_beside(root, name, path)
             }
-            PackageManager::Python => self.environment(path).is_none_or(|(installed, _)| {
+            PackageManager::Python => self.environment(path).is_none_or(|installed| {
                 let own = installed.get(name);
                 own.is_some_and(|own| own.version == *version)
             }),
@@ -136,7 +142,7 @@ impl<'r> Restorer<'r> {
             match manager {
                 PackageManager::Dpkg | PackageManager::Rpm => _ = system.insert(path),
                 PackageManager::Python => {
-                    if let Some((installed, _)) = self.state.environment(path) {
+                    if let Some(installed) = self.state.environment(path) {
                         let root = installed.root.clone();
                         names.entry(root).or_default().insert(name);
                     }
@@ -156,25 +162,20 @@ impl<'r> Restorer<'r> {
         let mut of_python = BTreeMap::new();
         for (root, names) in names {
             let environment = self.state.environments.get(&root).and_then(Option::as_ref);
-            let remedy = environment.and_then(|(installed, installer)| {
-                let own = names.iter().filter_map(|name| installed.get(name));
-                // What the base Python has would come into this environment instead.
-                let own = own.filter(|own| !own.is_inherited);
-                let own = Vec::from_iter(own.filter(|own| again_from_elsewhere(own).is_none()));
-                installer.reinstall(&own, &[])
-            });
-            of_python.insert(root, remedy);
+            let Some(installed) = environment else { continue };
+            let installer = Installer::of(installed).with_lock();
+            let own = names.iter().filter_map(|name| installed.get(name));
+            // What the base Python has would come into this environment instead.
+            let own = own.filter(|own| !own.is_inherited);
+            let own = Vec::from_iter(own.filter(|own| again_from_elsewhere(own).is_none()));
+            let remedy = installer.reinstall(&own, &[]);
+            of_python.insert(root, (installer, remedy));
         }
-        all.iter().map(|removed| self.lost(removed, &of_python, &of_system)).collect()
+        let ways = Ways { commands: Package::reinstall_all(&of_system), of_system, of_python };
+        all.iter().map(|removed| self.lost(removed, &ways)).collect()
     }
 
-    fn lost(
-        &self,
-        removed: &Removed,
-        of_python: &BTreeMap<PathBuf, Option<Remedy>>,
-        of_system: &[&Package],
-    ) -> Lost {
-        let reinstall = Package::reinstall_all(of_system);
+    fn lost(&self, removed: &Removed, ways: &Ways<'_>) -> Lost {
         let (mut remedies, mut others) = (Vec::new(), BTreeSet::new());
         for (origin, path) in &removed.origins {
             let Some(origin) = origin else {
@@ -187,8 +188,8 @@ impl<'r> Restorer<'r> {
                 PackageManager::Dpkg | PackageManager::Rpm => {
                     let is_ours =
                         |own: &&Package| own.origin == *origin && own.files.contains(path);
-                    let command = reinstall.get(&origin.manager).and_then(Option::as_ref);
-                    match command.filter(|_| of_system.iter().any(is_ours)) {
+                    let command = ways.commands.get(&origin.manager).and_then(Option::as_ref);
+                    match command.filter(|_| ways.of_system.iter().any(is_ours)) {
                         Some(remedy) => remedies.push(remedy.clone()),
                         None => {
                             others.insert(format!(
@@ -203,19 +204,20 @@ impl<'r> Restorer<'r> {
                 }
                 PackageManager::Python => {
                     let root = Environment::around(path);
-                    let remedy = root.as_ref().and_then(|root| of_python.get(root)?.clone());
-                    let environment =
-                        root.and_then(|root| self.state.environments.get(&root)?.as_ref());
-                    let elsewhere = environment
-                        .and_then(|(installed, _)| installed.get(&origin.name))
+                    let way = root.as_ref().and_then(|root| ways.of_python.get(root));
+                    let installed =
+                        root.as_ref().and_then(|root| self.state.environments.get(root)?.as_ref());
+                    let elsewhere = installed
+                        .and_then(|installed| installed.get(&origin.name))
                         .and_then(again_from_elsewhere);
                     if let Some(help) = elsewhere {
                         others.insert(help);
                         continue;
                     }
-                    let advice = environment.and_then(|(_, installer)| installer.advice());
+                    let remedy = way.and_then(|(_, remedy)| remedy.as_ref());
+                    let advice = way.and_then(|(installer, _)| installer.advice_to_reinstall());
                     match (remedy, advice) {
-                        (Some(remedy), _) => remedies.push(remedy),
+                        (Some(remedy), _) => remedies.push(remedy.clone()),
                         (None, Some(help)) => {
                             others.insert(format!("install {what} again; {help}"));
                         }
