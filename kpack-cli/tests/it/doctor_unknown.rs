@@ -287,6 +287,20 @@ fn report_of(root: &Path, gpu: &str) -> Report {
     examine(&[root.join("usr/lib/libvec.so")], &options).unwrap()
 }
 
+/// Given the path of a system that does not exist, then its packages are unknown, and all else is examined.
+#[test]
+fn a_system_that_does_not_exist_has_no_packages() {
+    let tree = Tree::new();
+    let root = tree.path("root");
+    split_for_packages(&root);
+    fs::remove_file(root.join(ARCHIVE)).unwrap();
+    let mut options = Options::default();
+    options.targets = vec!["gfx1100".parse().unwrap()];
+    options.system = tree.path("none");
+    let report = examine(&[root.join("usr/lib/libvec.so")], &options).unwrap();
+    assert_eq!(report.cause().unwrap().finding.id.as_str(), "missing-archive");
+}
+
 /// Given a database of packages that kpack does not read, then it says which one, and what it cannot tell.
 #[test]
 fn databases_of_packages_that_kpack_does_not_read() {
