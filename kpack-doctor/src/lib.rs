@@ -27,7 +27,7 @@ use std::path::PathBuf;
 use kpack_core::Error;
 use kpack_wheel::Environment;
 
-use facts::Facts;
+use facts::Examination;
 use facts::machine::Machine;
 use facts::places;
 
@@ -49,11 +49,15 @@ pub use unused::{Unused, UnusedPackage, unused};
 /// [`Error::Io`] if a file cannot be read, [`Error::Refused`] if one of `paths` is neither a directory nor
 /// a linked file that kpack reads.
 pub fn examine(paths: &[PathBuf], options: &Options) -> Result<Report, Error> {
-    let facts = Facts::gather(paths, options)?;
-    let mut findings = findings::findings(&facts);
+    let examination = Examination::of(paths, options)?;
+    let facts = examination.facts();
+    let found = findings::of_examined(&facts);
+    let is_wrong = findings::faults(&found) > 0;
+    let native = is_wrong.then(|| examination.facts_without_override()).flatten();
+    let mut findings = findings::findings(&facts, found, native.as_ref());
     findings.iter_mut().filter_map(|found| found.remedy.as_mut()).for_each(image::mark);
     let mut report = Report::new(&facts.machine, findings);
-    report.verdict.extend(facts.passed_over);
+    report.verdict.extend(examination.passed_over());
     Ok(report)
 }
 

@@ -263,7 +263,11 @@ fn listing(root: &Root, paths: BTreeSet<&Path>) -> Vec<Package> {
 }
 
 /// What trim removed of the code that processes lack.
-pub(crate) fn all_lost(processes: &[Process], machine: &Machine, root: &Root) -> AllLost {
+pub(crate) fn all_lost<'a>(
+    processes: impl Iterator<Item = &'a Process>,
+    machine: &Machine,
+    root: &Root,
+) -> AllLost {
     let mut restorer = Restorer::new(root);
     let (mut found, mut lost) = (Vec::new(), AllLost::new());
     let mut look = |key: (PathBuf, TargetId), subject: Subject<'_>| {
@@ -278,7 +282,7 @@ pub(crate) fn all_lost(processes: &[Process], machine: &Machine, root: &Root) ->
             }
         }
     };
-    for binary in processes.iter().flat_map(|process| &process.binaries) {
+    for binary in processes.flat_map(|process| &process.binaries) {
         for (gpu, _) in binary.code.iter().filter(|(_, code)| code.is_missing()) {
             look((binary.path.clone(), gpu.clone()), Subject::File(&binary.path, &binary.archives));
         }

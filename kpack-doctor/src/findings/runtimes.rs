@@ -28,7 +28,10 @@ pub(super) struct Processes<'a> {
 }
 
 impl<'a> Processes<'a> {
-    pub(super) fn all(processes: &'a [Process], machine: &Machine) -> Vec<Self> {
+    pub(super) fn all(
+        processes: impl Iterator<Item = &'a Process>,
+        machine: &Machine,
+    ) -> Vec<Self> {
         let mut groups: Vec<Self> = Vec::new();
         for process in processes {
             let split = process.binaries.iter();
