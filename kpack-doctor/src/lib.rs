@@ -2,9 +2,8 @@
 //! installed, which HIP runtime a program gets, whether it reads markers, which GPUs there are, and whether the
 //! binaries have code for them.
 //!
-//! [`examine`] takes a machine and paths. It gathers `facts`, which are plain data, turns these into `findings`, and adds
-//! them up in a [`Report`]. Nothing is written, and nothing that is examined is run. [`Packages`] says which package a file
-//! belongs to, and [`Restorer`] what brings code back that `kpack trim` removed.
+//! [`examine`] takes a machine and paths. It gathers `facts`, which are plain data, turns these into `findings`, and
+//! summarizes them in a [`Report`]. Nothing is written, and nothing that is examined is run.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
@@ -61,9 +60,9 @@ pub fn examine(paths: &[PathBuf], options: &Options) -> Result<Report, Error> {
     Ok(report)
 }
 
-/// The extras of device wheels that the GPUs need, as they are between the brackets of a requirement: those of what is
-/// installed in the environments at `paths`, or in the one that the user is likely to mean, or else those of the
-/// processors.
+/// The extras of device wheels that the GPUs need, as they are between the brackets of a requirement. These are the extras of
+/// the distributions in the environments at `paths`, or in the environment that the user is likely to mean. If no distribution
+/// has any for a GPU, its extra is named after the processor.
 ///
 /// # Errors
 /// [`Error::Refused`] if no GPU is known.

@@ -1,4 +1,7 @@
-//! What is true of a machine and of what is examined on it. Files are read here, and nothing is judged.
+//! What is true of a machine and of the paths that are examined on it. Files are read here, and by the readers that this calls:
+//! of packages, of trim's notes, and of the configuration of installers. What a fact means for a GPU is decided in `findings`,
+//! except that [`code`] says why an archive cannot serve one, and [`restore`] what brings back the code that trim removed: these
+//! need the files.
 
 pub(crate) mod binary;
 pub(crate) mod code;
@@ -78,9 +81,6 @@ impl Examination {
         Some(Facts::of(&self.examined, machine, &self.root))
     }
 
-    /// Those for the GPUs of `machine`.
-    fn of(examined: &[Examined], machine: Machine, root: &Root) -> Self {
-        let for_gpus = |processes: &[Process]| {
     /// For the end of the verdict: the place that the user is likelier to have meant, which has no device code.
     pub(crate) fn passed_over(&self) -> Option<&str> {
         self.examined.iter().find_map(|examined| examined.passed_over.as_deref())
@@ -88,6 +88,9 @@ impl Examination {
 }
 
 impl Facts {
+    /// Those for the GPUs of `machine`.
+    fn of(examined: &[Examined], machine: Machine, root: &Root) -> Self {
+        let for_gpus = |processes: &[Process]| {
             Vec::from_iter(processes.iter().map(|process| process.for_gpus(machine.gpus())))
         };
         let environments = examined.iter().filter_map(|examined| examined.environment.as_ref());

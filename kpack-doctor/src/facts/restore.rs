@@ -1,5 +1,5 @@
-//! How code that `kpack trim` removed comes back. Its note says which packages files belong to; the command comes from what
-//! is installed, and from the index that the machine names.
+//! How to bring back code that `kpack trim` removed. Its note says which packages files belong to. The command depends on what is
+//! installed, and on the index that the machine's configuration names.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,19 +28,19 @@ pub(crate) struct Lost {
     pub(crate) remedy: Option<Remedy>,
 }
 
-/// What was removed from binaries and databases, by path and GPU.
+/// The code that was removed from binaries and databases, by path and GPU.
 pub(crate) type AllLost = BTreeMap<(PathBuf, TargetId), Lost>;
 
 /// Finds how packages are installed again.
 #[derive(Debug)]
 pub struct Restorer<'r> {
-    /// Where databases of packages are.
+    /// The root directory, with the databases of packages.
     root: &'r Root,
     history: History,
     state: State,
 }
 
-/// What is installed, as far as somebody asked.
+/// The installed packages, as far as they were needed so far.
 #[derive(Debug, Default)]
 struct State {
     /// The packages of dpkg and RPM.
@@ -68,8 +68,8 @@ impl State {
         self.environments.entry(root.clone()).or_insert_with(read).as_ref()
     }
 
-    /// Whether a package is installed in this version. One that nothing tells about may be: a file in an unpacked image, or
-    /// one that was copied, is of another system, whose packages say nothing here.
+    /// Whether a package is installed in this version, or may be: a file in an unpacked image, or one that was copied, comes from
+    /// another system, so this one's databases do not list its package.
     fn is_installed(&mut self, root: &Root, origin: &Origin, path: &Path) -> bool {
         let (name, version) = (&origin.name, &origin.version);
         match origin.manager {
@@ -106,7 +106,7 @@ impl State {
 }
 
 impl<'r> Restorer<'r> {
-    /// One for what is in a root.
+    /// A restorer for files in this root.
     pub fn new(root: &'r Root) -> Self {
         Self { root, history: History::default(), state: State::default() }
     }
@@ -132,7 +132,7 @@ impl<'r> Restorer<'r> {
         removed.is_ok_and(|removed| removed.is_some())
     }
 
-    /// How all of this comes back: one command for the packages of each program, since code loads only with all of them.
+    /// How to bring all of this back: one command for the packages of each manager, since code loads only with all of them.
     pub(crate) fn restore(&mut self, all: &[Removed]) -> Vec<Lost> {
         let origins = || all.iter().flat_map(|removed| &removed.origins);
         let mut names: BTreeMap<PathBuf, BTreeSet<&str>> = BTreeMap::new();
@@ -257,7 +257,7 @@ fn untold(error: &Error) -> String {
     format!("kpack cannot tell whether `kpack trim` removed it: {}", error.without_id())
 }
 
-/// The packages of dpkg and RPM that list any of these files and directories, with those.
+/// The packages of dpkg and RPM that list any of these files and directories, each with those that it lists.
 fn listing(root: &Root, paths: BTreeSet<&Path>) -> Vec<Package> {
     Packages::of_system(root, &Wanted::new(paths, BTreeSet::new())).all
 }

@@ -118,7 +118,7 @@ impl Status {
     }
 }
 
-/// The packages that are installed. Of a database that cannot be read, none are known.
+/// The packages that are installed; none if the database cannot be read.
 pub(super) fn installed(root: &Root) -> Vec<Origin> {
     let Ok(Some(status)) = Status::read(root) else { return Vec::new() };
     let packages = status.installed.iter();

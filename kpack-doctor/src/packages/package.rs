@@ -16,7 +16,7 @@ use crate::root::is_absent;
 /// The largest list of the files of a package, in bytes.
 pub(super) const MAX_LIST: u64 = 16 << 20;
 
-/// What keeps the list of a package's files.
+/// The package manager that lists a package's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
 pub enum PackageManager {
@@ -24,9 +24,9 @@ pub enum PackageManager {
     Dpkg,
     /// RPM, for which dnf or zypper installs.
     Rpm,
-    /// `conda-meta`.
+    /// conda, which lists them in `conda-meta`.
     Conda,
-    /// The `RECORD` of Python. Whether pip or uv installs depends on the environment.
+    /// Python's installers, which list them in `RECORD`. Whether pip or uv installs depends on the environment.
     Python,
 }
 
@@ -44,7 +44,7 @@ impl std::fmt::Display for PackageManager {
 /// An installed package.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 pub struct Origin {
-    /// What lists its files.
+    /// The package manager that lists its files.
     pub manager: PackageManager,
     /// Its name; for dpkg with the architecture, if that is not the system's.
     pub name: String,
