@@ -13,7 +13,7 @@ mod findings;
 mod history;
 mod image;
 mod installer;
-pub mod note;
+mod note;
 mod packages;
 mod remedy;
 mod report;
@@ -27,18 +27,31 @@ use kpack_core::Error;
 use kpack_wheel::Environment;
 
 use facts::Examination;
-use facts::machine::Machine;
+use facts::machine::{Machine, no_gpu};
 use facts::places;
 
-pub use facts::machine::{Options, no_gpu, processors};
-pub use facts::restore::Restorer;
-pub use history::Subject;
+pub use facts::machine::{Options, processors};
 pub use image::enter;
-pub use packages::{Origin, Owner, PackageManager, Packages};
+pub use packages::{Origin, Owner, PackageManager};
 pub use remedy::{Diagnosis, Remedy};
 pub use report::Report;
-pub use root::Root;
 pub use unused::{Unused, UnusedPackage, unused};
+
+/// For kpack's own command, whose `trim` finds packages in the same way and writes the notes that are read here. It is no part
+/// of the interface: it may change in any release.
+#[doc(hidden)]
+pub mod internal {
+    pub use crate::facts::machine::no_gpu;
+    pub use crate::facts::restore::Restorer;
+    pub use crate::history::Subject;
+    pub use crate::packages::Packages;
+    pub use crate::root::Root;
+
+    /// The note about what `kpack trim` removed.
+    pub mod note {
+        pub use crate::note::*;
+    }
+}
 
 /// Examines programs and libraries, each with the libraries that it would be loaded with, and every
 /// binary with device code in install prefixes and Python environments. Without paths, examines what the user is

@@ -19,6 +19,7 @@ pub(super) const MAX_LIST: u64 = 16 << 20;
 /// The package manager that lists a package's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum PackageManager {
     /// dpkg, for which apt installs.
     Dpkg,
@@ -43,6 +44,7 @@ impl std::fmt::Display for PackageManager {
 
 /// An installed package.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Origin {
     /// The package manager that lists its files.
     pub manager: PackageManager,
@@ -63,6 +65,7 @@ impl Origin {
 
 /// A package, and some of its files.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[non_exhaustive]
 pub struct Owner {
     /// The package.
     #[serde(flatten)]
