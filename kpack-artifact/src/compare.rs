@@ -1,6 +1,6 @@
-//! Compares two entries that should be the same. What differs is data, because it means something else to each who
-//! compares: shards, a tree and its original, files that would be installed at one path. Of two files, [`explain`] says
-//! what is behind the bytes: facts about host binaries, paths, timestamps.
+//! Compares two entries that should be the same. What differs is data, because each caller judges it by rules of its own:
+//! shards, a tree and its original, files that would be installed at one path. [`explain`] says why the bytes of two files
+//! differ: facts about host binaries, paths, timestamps.
 
 use std::fs::{self, File, Metadata};
 use std::iter::once;
@@ -43,17 +43,18 @@ pub(crate) enum Difference {
     Bytes,
 }
 
-/// What differs between the entries at two paths. `same_bytes` tells whether two files are the same, whose bytes may
-/// mean the same although they differ.
+/// What differs between the entries at two paths. If both are files, `same_bytes` compares their content, last, and only
+/// if the caller asks for the last difference, because that reads both files.
 pub(crate) fn differences(
     one: &Path,
     other: &Path,
     same_bytes: impl FnOnce() -> Result<bool, Error>,
-) -> Result<Vec<Difference>, Error> {
+) -> Result<impl Iterator<Item = Result<Difference, Error>>, Error> {
     let metadata = |path: &Path| path.symlink_metadata().map_err(|e| Error::io(path, "read", e));
     let both = [metadata(one)?, metadata(other)?];
     let kinds = both.each_ref().map(kind);
     let mut found = Vec::new();
+    let mut are_files = false;
     if kinds[0] != kinds[1] {
         found.push(Difference::Kind(kinds));
     } else if both[0].is_symlink() {
@@ -65,9 +66,13 @@ pub(crate) fn differences(
         found.extend((modes[0] != modes[1]).then_some(Difference::Mode(modes)));
         let names = both.each_ref().map(MetadataExt::nlink);
         found.extend((names[0] != names[1]).then_some(Difference::Names(names)));
-        found.extend((!same_bytes()?).then_some(Difference::Bytes));
+        are_files = true;
     }
-    Ok(found)
+    let bytes = are_files.then_some(same_bytes).into_iter().filter_map(|same| match same() {
+        Ok(same) => (!same).then_some(Ok(Difference::Bytes)),
+        Err(error) => Some(Err(error)),
+    });
+    Ok(found.into_iter().map(Ok).chain(bytes))
 }
 
 fn kind(metadata: &Metadata) -> &'static str {
@@ -82,7 +87,7 @@ fn kind(metadata: &Metadata) -> &'static str {
     }
 }
 
-/// What is behind two files' different bytes.
+/// Why the bytes of two files differ.
 pub(crate) struct Explanation {
     pub(crate) text: Reason,
     /// Whether one of the two can stand for both: host binaries with the same facts, or builds of the same code.
@@ -95,7 +100,10 @@ pub(crate) fn explain(one: &Path, other: &Path) -> Result<Option<Explanation>, E
     let ((a, b), Some(mut at)) = first_difference(one, other)? else {
         return Ok(None);
     };
-    let linked = |path| Ok::<_, Error>(LinkedBinary::read(path, input::open(path)?).ok());
+    let linked = |path| {
+        let read = LinkedBinary::read(path, input::open(path)?);
+        Ok::<_, Error>(or_refused(read)?.ok())
+    };
     if let (Some(a), Some(b)) = (linked(one)?, linked(other)?) {
         if a.code.is_moved() && b.code.is_moved() {
             return of_binaries(&a, &b);

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use walkdir::DirEntry;
 
-use super::mark;
+use super::names::MARK;
 use kpack_core::files::MAX_DEPTH;
 use kpack_core::{Error, ids};
 use kpack_split::input::{plain, read_text, walk, walk_error};
@@ -135,7 +135,7 @@ pub fn walk_outside(
 /// Whether a path in an artifact directory is the list of prefixes or kpack's mark, which are not
 /// installed.
 fn is_of_artifact(within: &Path) -> bool {
-    within == Path::new(FILE_NAME) || within == Path::new(mark::FILE_NAME)
+    within == Path::new(FILE_NAME) || within == Path::new(MARK)
 }
 
 /// The module that a prefix holds: the directory above `stage`, or the last one where there is no

@@ -8,15 +8,12 @@ use std::path::Path;
 use serde::{Deserialize, Serialize};
 
 use super::manifest_txt;
-use super::tree::Role;
+use super::names::{MARK, Role};
 use kpack_core::files;
 use kpack_core::publish::Directory;
 use kpack_core::{Error, Reason, ids};
 use kpack_split::input::or_refused;
 use kpack_tree::Selection;
-
-/// The name of the file.
-pub const FILE_NAME: &str = ".kpack-artifact";
 
 /// The most bytes of a mark. Each of its rules is compared with each path of the artifact, which others may have made.
 const MAX_SIZE: usize = 64 << 10;
@@ -70,7 +67,7 @@ pub(crate) fn databases(artifact: &Path, role: &Role) -> Result<Selection, Error
 /// # Errors
 /// [`Error::Refused`] for a mark that this version does not understand; [`Error::Io`].
 pub fn noted(artifact: &Path) -> Result<Option<Selection>, Error> {
-    let path = artifact.join(FILE_NAME);
+    let path = artifact.join(MARK);
     let failed = |e| Error::io(&path, "read", e);
     let file = match fs::metadata(&path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
@@ -104,7 +101,7 @@ pub fn noted(artifact: &Path) -> Result<Option<Selection>, Error> {
 
 /// Whether kpack wrote the artifact.
 pub fn is_marked(artifact: &Path) -> bool {
-    artifact.join(FILE_NAME).is_file()
+    artifact.join(MARK).is_file()
 }
 
 /// Refuses to replace the entry `name` of the directory `above` unless kpack wrote it, or it is an empty directory, as
@@ -125,13 +122,14 @@ pub(crate) fn check_replaceable_with(
     Err(in_the_way(above, name, advice))
 }
 
-/// The same, but for artifacts of other tools.
+/// Checks that output may replace the entry `name` of the directory `above`: that it is missing, empty, or an artifact
+/// directory with a mark.
 pub(crate) fn check_replaceable(above: &Directory, name: &Path) -> Result<(), Error> {
     if !above.has(name.as_ref())? {
         return Ok(());
     }
     if let Ok(there) = above.below(name)
-        && (there.open_file(FILE_NAME.as_ref())?.is_some() || there.names()?.is_empty())
+        && (there.open_file(MARK.as_ref())?.is_some() || there.names()?.is_empty())
     {
         return Ok(());
     }
@@ -141,7 +139,7 @@ pub(crate) fn check_replaceable(above: &Directory, name: &Path) -> Result<(), Er
 /// The error about the entry `name` of the directory `above`, which stays.
 fn in_the_way(above: &Directory, name: &Path, advice: &str) -> Error {
     let reason = format!(
-        "is in the way: kpack replaces only directories that it wrote, which have a file {FILE_NAME}; {advice}"
+        "is in the way: kpack replaces only directories that it wrote, which have a file {MARK}; {advice}"
     );
     Error::rejected(ids::OUTPUT_IN_THE_WAY, &above.path().join(name), reason)
 }
@@ -189,12 +187,12 @@ mod tests {
             Selection::from_names((0..count).map(rule).collect()).unwrap()
         };
         let bytes = to_bytes(&rules(1000)).unwrap();
-        fs::write(directory.path().join(FILE_NAME), bytes).unwrap();
+        fs::write(directory.path().join(MARK), bytes).unwrap();
         assert_eq!(noted(directory.path()).unwrap(), Some(rules(1000)));
         let error = to_bytes(&rules(3000)).unwrap_err().to_string();
         assert!(error.contains("(at most 65536)"), "{error}");
         let many = naming(rules(3000).names());
-        fs::write(directory.path().join(FILE_NAME), many).unwrap();
+        fs::write(directory.path().join(MARK), many).unwrap();
         let error = noted(directory.path()).unwrap_err().to_string();
         assert!(error.contains("larger than 65536 bytes"), "{error}");
     }
@@ -210,7 +208,7 @@ mod tests {
         for name in ["whole", "repository", "file", "marked"] {
             make(name, "a/stage\nb/stage\n");
         }
-        fs::write(path("marked").join(FILE_NAME), "").unwrap();
+        fs::write(path("marked").join(MARK), "").unwrap();
         fs::create_dir(path("repository/.git")).unwrap();
         fs::write(path("file/a/thesis"), "").unwrap();
         make("other prefixes", "b/stage\n");
@@ -236,7 +234,7 @@ mod tests {
     #[test]
     fn a_mark_that_is_no_file_is_neither_read_nor_trusted() {
         let directory = tempfile::tempdir().unwrap();
-        fs::create_dir_all(directory.path().join("a").join(FILE_NAME)).unwrap();
+        fs::create_dir_all(directory.path().join("a").join(MARK)).unwrap();
         let error = noted(&directory.path().join("a")).unwrap_err();
         assert_eq!(error.id(), ids::UNSUPPORTED_MARK);
         assert!(error.to_string().contains("not a regular file; remove it"), "{error}");
@@ -251,7 +249,7 @@ mod tests {
         for name in ["empty", "marked", "other"] {
             fs::create_dir(path(name)).unwrap();
         }
-        fs::write(path("marked").join(FILE_NAME), "").unwrap();
+        fs::write(path("marked").join(MARK), "").unwrap();
         fs::write(path("other/thesis"), "").unwrap();
         fs::write(path("file"), "").unwrap();
         let above = Directory::open(directory.path()).unwrap();

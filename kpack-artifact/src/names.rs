@@ -5,6 +5,21 @@ use kpack_format::unstable::target_names;
 
 /// The suffix of generic artifacts.
 pub const GENERIC: &str = "generic";
+/// The name of the mark in artifact directories that kpack wrote.
+pub const MARK: &str = ".kpack-artifact";
+
+/// What belongs in an artifact directory.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub enum Role {
+    /// Host files.
+    Generic,
+    /// Device code of one target.
+    Target(TargetId),
+    /// Device code of several targets.
+    Group,
+    /// Unsplit: everything.
+    Unsplit,
+}
 
 /// The component and the target of the artifact directory called `name`. The generic artifact
 /// (`blas_lib_generic`) has no target. `None` for a name that says neither.

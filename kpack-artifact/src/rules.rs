@@ -9,7 +9,8 @@ use kpack_format::archive::Toc;
 use kpack_format::names::KernelName;
 
 use super::compare::{Difference, differences, same_bytes};
-use super::tree::{Role, Tree};
+use super::names::Role;
+use super::tree::Tree;
 use kpack_core::Error;
 use kpack_core::parallel::lock;
 use kpack_format::names::is_object;
@@ -184,10 +185,12 @@ impl InstalledContent<'_> {
             }
             (File(one, edits), File(other, other_edits)) => {
                 let same_bytes = || Ok(edits == other_edits && same_bytes(one, other)?);
-                let found = differences(one, other, same_bytes)?;
-                Ok(found
-                    .iter()
-                    .all(|found| matches!(found, Difference::Mode(_) | Difference::Names(_))))
+                for found in differences(one, other, same_bytes)? {
+                    if !matches!(found?, Difference::Mode(_) | Difference::Names(_)) {
+                        return Ok(false);
+                    }
+                }
+                Ok(true)
             }
             (Directory, _) | (_, Directory) => Ok(false),
         }

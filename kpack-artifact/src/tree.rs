@@ -12,7 +12,7 @@ use walkdir::{DirEntry, WalkDir};
 
 use super::manifest_txt;
 use super::mark;
-use super::names;
+use super::names::{self, Role};
 use kpack_core::publish::is_leftover;
 use kpack_core::{Error, Finding, Id, Spirv};
 use kpack_split::input::{or_refused, walk};
@@ -20,19 +20,6 @@ use kpack_split::leftover::{directories, is_leftover_entry};
 use kpack_tree::{
     Class, Entry, Only, Origin, Parsed, Selection, Tree as Found, Walk, no_more_kept,
 };
-
-/// What belongs in an artifact directory.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub enum Role {
-    /// Host files.
-    Generic,
-    /// Device code of one target.
-    Target(TargetId),
-    /// Device code of several targets.
-    Group,
-    /// Unsplit: everything.
-    Unsplit,
-}
 
 /// The directories in one directory, sorted by path, and what they are by their names.
 #[derive(Debug, Default)]

@@ -11,7 +11,7 @@ use kpack_core::platform::{FileExt, MetadataExt, SharedInode, shared_inode};
 use kpack_format::names::is_manifest;
 
 use super::manifest_txt;
-use super::mark;
+use super::names;
 use super::output::{EntrySource, Output};
 use kpack_core::Error;
 use kpack_core::publish::{Directory, Stage, StagedFile, copy_range, write_manifest};
@@ -50,7 +50,7 @@ pub(super) fn finish(stage: &Stage, output: &Output) -> Result<(u64, u64), Error
     let prefixes = output.prefixes.iter();
     let prefixes = prefixes.filter(|prefix| root.below(Path::new(prefix)).is_ok());
     let list = manifest_txt::to_text(prefixes).into_bytes();
-    let files = [(manifest_txt::FILE_NAME, &list), (mark::FILE_NAME, &output.mark)];
+    let files = [(manifest_txt::FILE_NAME, &list), (names::MARK, &output.mark)];
     let mut size = 0;
     for (name, bytes) in files {
         // All is flushed at once before it is published.

@@ -6,7 +6,7 @@ use std::io::{self, BufReader, Read, Seek, SeekFrom};
 use std::path::{Path, PathBuf};
 
 use kpack_format::archive::{
-    ArchiveError, DecodeError, Index, Scheme, Targets, Toc, TocEntry, check_frame,
+    ArchiveError, DecodeError, Index, Targets, Toc, TocEntry, check_frame,
 };
 use kpack_format::digest::blake3;
 use kpack_format::{CodeId, Reason};
@@ -179,7 +179,7 @@ impl Archive {
     /// [`Error::Archive`] if there is no such kernel or it is damaged.
     pub fn borrow(&self, kernel: &str, target: &str) -> Result<Option<&[u8]>, Error> {
         let entry = self.entry(kernel, target)?;
-        if self.toc().scheme != Scheme::None {
+        if self.toc().scheme.is_compressed() {
             return Ok(None);
         }
         let (offset, size) = self.place(entry.ordinal)?;
@@ -195,9 +195,9 @@ impl Archive {
     }
 
     pub(crate) fn load_into<M: Memory>(&self, kernel: &str, target: &str) -> Result<M, Error> {
-        let room = |size| match self.toc().scheme {
-            Scheme::None => M::zeroed(size),
-            _ => M::with_capacity(size),
+        let room = |size| match self.toc().scheme.is_compressed() {
+            true => M::with_capacity(size),
+            false => M::zeroed(size),
         };
         Scratch::with(|scratch| self.load_with(scratch, kernel, target, &room))
     }
@@ -213,15 +213,15 @@ impl Archive {
         let entry = self.entry(kernel, target)?;
         let (offset, size) = self.place(entry.ordinal)?;
         let stored = Stored { kernel, target, entry, offset };
-        match self.toc().scheme {
-            Scheme::None => {
+        match self.toc().scheme.is_compressed() {
+            false => {
                 let memory = usize::try_from(size).ok().and_then(room);
                 let mut memory = memory.ok_or(Error::OutOfMemory { size })?;
                 self.read_at(memory.written(), offset)?;
                 self.compare(memory.written(), stored)?;
                 Ok(memory)
             }
-            _ => match self.mapped(offset, size) {
+            true => match self.mapped(offset, size) {
                 Some(frame) => self.decompress(&mut scratch.decoder, frame, stored, room),
                 None => {
                     let frame = scratch.frame(size).ok_or(Error::OutOfMemory { size })?;

@@ -9,7 +9,7 @@ use std::time::{Duration, SystemTime};
 
 use super::index::Entry;
 use super::member::{Member, Node, Visitor, unreadable};
-use kpack_artifact::{manifest_txt, mark};
+use kpack_artifact::{manifest_txt, mark, names};
 use kpack_core::interrupt::Watched;
 use kpack_core::publish::Directory;
 use kpack_core::report::Progress;
@@ -255,7 +255,7 @@ impl Visitor for Extractor<'_> {
         }
         self.own_file(manifest_txt::FILE_NAME, text.as_bytes())?;
         if let Some(databases) = &self.entry.databases {
-            self.own_file(mark::FILE_NAME, &mark::naming(databases.clone()))?;
+            self.own_file(names::MARK, &mark::naming(databases.clone()))?;
         }
         for prefix in prefixes {
             self.directory(Path::new(prefix))?;

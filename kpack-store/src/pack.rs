@@ -6,8 +6,8 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use kpack_artifact::mark;
-use kpack_artifact::names::is_file_name;
-use kpack_artifact::tree::{Role, Siblings, targets_of_group};
+use kpack_artifact::names::{Role, is_file_name};
+use kpack_artifact::tree::{Siblings, targets_of_group};
 use kpack_core::parallel;
 use kpack_core::publish::{NewNames, Stage, StagedFile, write_output};
 use kpack_core::report::Progress;

@@ -92,8 +92,9 @@ fn difference(
         let may_be = !are_archives && first.size() == second.size();
         Ok(may_be && archives.digest(one)? == archives.digest(other)?)
     };
-    let mut found = compare::differences(one, other, same_bytes)?.into_iter();
-    Ok(match found.find(|found| !matches!(found, Difference::Names(_))) {
+    let mut found = compare::differences(one, other, same_bytes)?;
+    let worst = found.find(|found| !matches!(found, Ok(Difference::Names(_))));
+    Ok(match worst.transpose()? {
         None | Some(Difference::Names(_)) => None,
         Some(Difference::Kind([a, b])) => {
             let kind = if first.is_directory() || second.is_directory() {

@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 use kpack_format::TargetId;
 
 use super::Options;
-use crate::tree::{Role, Siblings, Tree, role_of};
+use crate::names::Role;
+use crate::tree::{Siblings, Tree, role_of};
 use kpack_core::publish::is_leftover;
 use kpack_core::words::list;
 use kpack_core::{Error, ids};

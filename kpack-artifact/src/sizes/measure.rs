@@ -8,8 +8,8 @@ use kpack_format::names::{Group, KernelName, SearchPath, is_manifest};
 
 use super::debug;
 use crate::manifest_txt;
-use crate::mark;
 use crate::tree::{find_artifacts, role_of};
+use crate::{mark, names};
 use kpack_core::files::{directory_of, with_slashes};
 use kpack_core::{Error, Finding, ids};
 use kpack_split::elf::{DeviceCode, FatBinary};
@@ -40,7 +40,7 @@ pub(super) fn trees(paths: &[PathBuf], leftovers: &mut Vec<PathBuf>) -> Result<M
                 tree.end_shard();
                 shard = artifact.parent().map(Path::to_owned);
             }
-            for name in [manifest_txt::FILE_NAME, mark::FILE_NAME] {
+            for name in [manifest_txt::FILE_NAME, names::MARK] {
                 let path = artifact.join(name);
                 if let Ok(metadata) = path.metadata() {
                     tree.add(RowKey::other("artifacts", "lists of prefixes"), metadata.len());

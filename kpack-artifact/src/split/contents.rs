@@ -11,8 +11,9 @@ use super::modules::Module;
 use super::report::Report;
 use super::sources::Sources;
 use super::{Layout, Options, Unknown, unlisted};
+use crate::names::Role;
 use crate::rules::misplaced;
-use crate::tree::{Role, Tree, is_artifact};
+use crate::tree::{Tree, is_artifact};
 use crate::{manifest_txt, mark, names};
 use kpack_core::words::list;
 use kpack_core::{Error, ids, shown};
@@ -330,7 +331,7 @@ fn found(
 fn size_before(trees: &Trees) -> u64 {
     let mut size = 0u64;
     for (_, tree) in trees {
-        for name in [manifest_txt::FILE_NAME, mark::FILE_NAME] {
+        for name in [manifest_txt::FILE_NAME, names::MARK] {
             let own = fs::metadata(tree.root.join(name));
             size = size.saturating_add(own.map_or(0, |metadata| metadata.len()));
         }

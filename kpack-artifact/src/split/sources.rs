@@ -9,7 +9,8 @@ use std::path::{Path, PathBuf};
 use kpack_format::TargetId;
 
 use super::Options;
-use crate::tree::{Role, role_of};
+use crate::names::Role;
+use crate::tree::role_of;
 use crate::{manifest_txt, names};
 use kpack_core::Error;
 use kpack_core::platform::id_of;

@@ -12,9 +12,9 @@ use super::artifact_sets::Set;
 use super::original::artifacts;
 use crate::compare::{Difference, differences, same_bytes};
 use crate::manifest_txt;
-use crate::names::component;
+use crate::names::{Role, component};
 use crate::shared::Entries;
-use crate::tree::{Role, is_artifact};
+use crate::tree::is_artifact;
 use kpack_core::files::with_slashes;
 use kpack_core::parallel;
 use kpack_core::words::{counted, list_some};
@@ -312,7 +312,7 @@ impl Pair {
         let may_be_same = !is_fat || recognise(&with_slashes(path)).is_some();
         for found in differences(place, unsplit, || Ok(may_be_same && same_bytes(place, unsplit)?))?
         {
-            match found {
+            match found? {
                 Difference::Kind(_) => {
                     let text = "is of another kind than in the unsplit tree";
                     report.fault(ids::FILES_DIFFER, place, text);

@@ -8,7 +8,8 @@ use kpack_split::input::Overlay;
 use kpack_split::verify::Surroundings;
 
 use crate::manifest_txt;
-use crate::tree::{Role, Siblings, find_artifacts, is_artifact};
+use crate::names::Role;
+use crate::tree::{Siblings, find_artifacts, is_artifact};
 
 /// The artifact directories to verify, and the ones next to them that belong to the same
 /// components.

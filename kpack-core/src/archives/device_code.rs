@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kpack_format::TargetId;
-use kpack_format::offload_bundle::{Bundle, Entry, EntryId, Format};
+use kpack_format::offload_bundle::{Bundle, Entry, EntryId};
 
 use super::budget::Budget;
 use super::content::{Code, LARGE_CODE_OBJECT};
@@ -183,8 +183,7 @@ impl PackedCode {
     /// The most bytes that [`code_objects`](Self::code_objects) keeps in a scratch file: those of a large code
     /// object of a compressed bundle.
     pub fn scratch_size(&self) -> u64 {
-        let is_compressed =
-            |located: &&LocatedBundle| matches!(located.bundle.format, Format::Compressed { .. });
+        let is_compressed = |located: &&LocatedBundle| !located.bundle.format.is_in_place();
         let bundles = self.bundles.iter().filter(is_compressed);
         let sizes = bundles.flat_map(LocatedBundle::device_entries).map(|(_, entry)| entry.size);
         let large = sizes.filter(|size| *size > LARGE_CODE_OBJECT);
@@ -278,8 +277,8 @@ impl PackedCode {
                 return Ok(None);
             };
             let mut ids = entry.ids().to_vec();
-            let is_compressed = matches!(located.bundle.format, Format::Compressed { .. });
-            let in_place = (!is_compressed).then_some((&file, located.offset));
+            let is_in_place = located.bundle.format.is_in_place();
+            let in_place = is_in_place.then_some((&file, located.offset));
             let content = Code::read(entry, in_place, scratch, &failed)?;
             let last = ids.pop();
             for id in ids {

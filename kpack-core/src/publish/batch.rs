@@ -165,11 +165,10 @@ impl Batch {
 impl Drop for Batch {
     fn drop(&mut self) {
         // The next run may have nothing to write here, and would not look for what is left.
-        let _ = twice(&|| {
-            let mut numbers = (0..self.files.len()).map(number);
-            numbers.try_for_each(|number| self.hidden.remove(&number))?;
-            self.root.remove_emptied(&self.name)
-        });
+        for number in (0..self.files.len()).map(number) {
+            let _ = twice(&|| self.hidden.remove(&number));
+        }
+        let _ = twice(&|| self.root.remove_emptied(&self.name));
     }
 }
 

@@ -31,6 +31,14 @@ impl Scheme {
             Self::ZstdPerKernel => "zstd-per-kernel",
         }
     }
+
+    /// Whether the stored bytes of a code object are not the code object itself.
+    pub fn is_compressed(self) -> bool {
+        match self {
+            Self::None => false,
+            Self::ZstdPerKernel => true,
+        }
+    }
 }
 
 /// The table of contents of an archive.

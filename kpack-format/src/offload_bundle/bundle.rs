@@ -42,6 +42,14 @@ pub enum Format {
 }
 
 impl Format {
+    /// Whether the code objects are in the file as they are.
+    pub fn is_in_place(self) -> bool {
+        match self {
+            Self::Plain | Self::CodeObject => true,
+            Self::Compressed { .. } => false,
+        }
+    }
+
     /// Declared size of the plain bundle in a compressed one, in bytes.
     pub fn uncompressed_size(self) -> Option<u64> {
         match self {

@@ -318,7 +318,8 @@ impl NewBundle {
                 }
                 (size, Content::Compressed { scratch: start..start + size, code })
             }
-            _ => {
+            format => {
+                debug_assert!(format.is_in_place(), "{format} bundles are not written");
                 let code =
                     entries.iter().zip(layout.offsets).filter(|(entry, _)| entry.size > 0).map(
                         |(entry, to)| {

@@ -6,8 +6,8 @@ use kpack_format::TargetId;
 
 use super::Member;
 use crate::manifest_txt;
+use crate::names::Role;
 use crate::rules::{Misplaced, belongs};
-use crate::tree::Role;
 use crate::verify::Report;
 use kpack_core::words::{counted, list};
 use kpack_core::{Severity, ids};

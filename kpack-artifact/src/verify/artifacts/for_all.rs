@@ -7,8 +7,8 @@ use kpack_format::TargetId;
 use kpack_format::unstable::target_names;
 
 use super::Member;
+use crate::names::Role;
 use crate::shared::Entries;
-use crate::tree::Role;
 use crate::verify::Options;
 use crate::verify::Report;
 use crate::verify::artifact_sets::Set;

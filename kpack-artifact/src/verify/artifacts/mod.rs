@@ -12,7 +12,8 @@ use kpack_core::parallel;
 use super::Context;
 use super::Report;
 use super::artifact_sets::Set;
-use crate::tree::{Role, Tree};
+use crate::names::Role;
+use crate::tree::Tree;
 use kpack_tree::Parsed;
 
 /// Verifies the content of each artifact directory, and the artifacts of a component, or of

@@ -5,9 +5,8 @@ use std::collections::BTreeMap;
 use std::path::Path;
 
 use super::Member;
-use crate::names;
+use crate::names::{self, Role};
 use crate::rules::{HostFault, Installed, InstalledContent, conflicts, kernels_without_host};
-use crate::tree::Role;
 use crate::verify::Context;
 use crate::verify::Report;
 use crate::verify::artifact_sets::Set;
