@@ -88,9 +88,11 @@ pub(crate) fn shell(tree: &Tree, line: &str) -> Command {
     shell
 }
 
-/// A command line, and what it prints, as in the rows of [`said_by`].
+/// A command line, and what it prints, as in the rows of [`said_by`]. The shell must find what it runs.
 pub(crate) fn transcript(tree: &Tree, line: &str, mut shell: Command) -> String {
     let ([stdout, stderr], code) = texts(tree, shell.output().unwrap());
+    // The shell's own: what the line names does not exist, or cannot be run.
+    assert!(![126, 127].contains(&code), "{line}: {stderr}");
     let stderr = stderr.lines().map(|line| format!("! {line}\n"));
     format!("$ {line}\n{stdout}{}exit code {code}\n", String::from_iter(stderr))
 }
@@ -103,6 +105,7 @@ pub(crate) type Row = (&'static str, fn(&Tree), &'static [&'static str]);
 pub(crate) fn said_by(rows: &[Row], original: &Tree) -> String {
     let mut text = String::new();
     for (name, change, lines) in rows {
+        assert!(lines.iter().any(|line| line.contains("kpack ")), "{name}: nothing runs kpack");
         let tree = original.copy();
         change(&tree);
         text += &format!("# {name}\n");
