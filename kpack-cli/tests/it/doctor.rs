@@ -793,7 +793,8 @@ fn asks_once(tree: &Tree, runtime: &str) {
 #[test]
 fn variables_and_the_gpus_of_the_machine() {
     const FORCED: &[&str] = &[
-        "gfx942 gfx1030: KPACK_HIP=force LD_PRELOAD=$PWD/kpack/libkpack_hip.so kpack doctor prefix --quiet",
+        "gfx942 gfx1030: kpack doctor prefix -v",
+        "gfx942 gfx1030: KPACK_HIP=force LD_PRELOAD=$PWD/kpack/libkpack_hip.so kpack doctor prefix -v",
     ];
     let rows: &[Row] = &[
         (
