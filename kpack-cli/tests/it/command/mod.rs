@@ -66,15 +66,32 @@ fn texts(tree: &Tree, output: Output) -> ([String; 2], i32) {
     (texts, output.status.code().unwrap())
 }
 
-/// Lets a command find no configuration of the user and of installers.
+/// Lets a command find no configuration of the user, of installers, of the dynamic linker and of GPUs.
 pub(crate) fn without_configuration<'a>(command: &'a mut Command, tree: &Tree) -> &'a mut Command {
-    let is_of_installer = |name: &OsString| {
-        ["PIP_", "UV_"].iter().any(|start| name.as_encoded_bytes().starts_with(start.as_bytes()))
+    let starts = [
+        "PIP_",
+        "UV_",
+        "VIRTUAL_ENV",
+        "CONDA_PREFIX",
+        "XDG_CONFIG_HOME",
+        "LD_LIBRARY_PATH",
+        "LD_PRELOAD",
+        "HIP_VISIBLE_DEVICES",
+        "CUDA_VISIBLE_DEVICES",
+        "GPU_DEVICE_ORDINAL",
+        "ROCR_VISIBLE_DEVICES",
+        "HSA_OVERRIDE_GFX_VERSION",
+        "ROCM_PATH",
+        "ROCM_KPACK_",
+        "KPACK_HIP",
+    ];
+    let is_configuration = |name: &OsString| {
+        starts.iter().any(|start| name.as_encoded_bytes().starts_with(start.as_bytes()))
     };
-    for name in env::vars_os().map(|(name, _)| name).filter(is_of_installer) {
+    for name in env::vars_os().map(|(name, _)| name).filter(is_configuration) {
         command.env_remove(name);
     }
-    command.env_remove("VIRTUAL_ENV").env("HOME", tree.root())
+    command.env("HOME", tree.root())
 }
 
 /// A command line of a shell, in a tree, where `kpack` is the command under test.
