@@ -50,7 +50,7 @@ pub fn copy_environment(from: &Command, to: &mut Command) {
 
 /// Copies a file or a directory with everything about it. This process never opens the copy, so a
 /// program can be run at once: if it did, a child that another test starts meanwhile would hold the
-/// descriptor until it calls `exec`, and as long nobody can run the program.
+/// descriptor until it calls `exec`, and until then nobody can run the program.
 ///
 /// # Panics
 /// `cp` fails.

@@ -141,7 +141,7 @@ fn runtimes_and_shims() {
             ],
         ),
         (
-            "what it advises for an old runtime mends it",
+            "what it advises for an old runtime fixes it",
             AS_IT_IS,
             &[
                 "kpack doctor prefix --arch gfx1030 -v",
