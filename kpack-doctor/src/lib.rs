@@ -2,9 +2,8 @@
 //! installed, which HIP runtime a program gets, whether it reads markers, which GPUs there are, and whether the
 //! binaries have code for them.
 //!
-//! [`examine`] takes a machine and paths. It gathers `facts`, which are plain data, turns these into `findings`, and adds
-//! them up in a [`Report`]. Nothing is written, and nothing that is examined is run. [`Packages`] says which package a file
-//! belongs to, and [`Restorer`] what brings code back that `kpack trim` removed.
+//! [`examine`] takes a machine and paths. It gathers `facts`, which are plain data, turns these into `findings`, and
+//! summarizes them in a [`Report`]. Nothing is written, and nothing that is examined is run.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::disallowed_methods))]
@@ -14,7 +13,7 @@ mod findings;
 mod history;
 mod image;
 mod installer;
-pub mod note;
+mod note;
 mod packages;
 mod remedy;
 mod report;
@@ -27,19 +26,32 @@ use std::path::PathBuf;
 use kpack_core::Error;
 use kpack_wheel::Environment;
 
-use facts::Facts;
-use facts::machine::Machine;
+use facts::Examination;
+use facts::machine::{Machine, no_gpu};
 use facts::places;
 
-pub use facts::machine::{Options, no_gpu, processors};
-pub use facts::restore::Restorer;
-pub use history::Subject;
+pub use facts::machine::{Options, processors};
 pub use image::enter;
-pub use packages::{Origin, Owner, PackageManager, Packages};
+pub use packages::{Origin, Owner, PackageManager};
 pub use remedy::{Diagnosis, Remedy};
 pub use report::Report;
-pub use root::Root;
 pub use unused::{Unused, UnusedPackage, unused};
+
+/// For kpack's own command, whose `trim` finds packages in the same way and writes the notes that are read here. It is no part
+/// of the interface: it may change in any release.
+#[doc(hidden)]
+pub mod internal {
+    pub use crate::facts::machine::no_gpu;
+    pub use crate::facts::restore::Restorer;
+    pub use crate::history::Subject;
+    pub use crate::packages::Packages;
+    pub use crate::root::Root;
+
+    /// The note about what `kpack trim` removed.
+    pub mod note {
+        pub use crate::note::*;
+    }
+}
 
 /// Examines programs and libraries, each with the libraries that it would be loaded with, and every
 /// binary with device code in install prefixes and Python environments. Without paths, examines what the user is
@@ -49,17 +61,21 @@ pub use unused::{Unused, UnusedPackage, unused};
 /// [`Error::Io`] if a file cannot be read, [`Error::Refused`] if one of `paths` is neither a directory nor
 /// a linked file that kpack reads.
 pub fn examine(paths: &[PathBuf], options: &Options) -> Result<Report, Error> {
-    let facts = Facts::gather(paths, options)?;
-    let mut findings = findings::findings(&facts);
+    let examination = Examination::of(paths, options)?;
+    let facts = examination.facts();
+    let found = findings::of_examined(&facts);
+    let is_wrong = findings::faults(&found) > 0;
+    let native = is_wrong.then(|| examination.facts_without_override()).flatten();
+    let mut findings = findings::findings(&facts, found, native.as_ref());
     findings.iter_mut().filter_map(|found| found.remedy.as_mut()).for_each(image::mark);
     let mut report = Report::new(&facts.machine, findings);
-    report.verdict.extend(facts.passed_over);
+    report.verdict.extend(examination.passed_over());
     Ok(report)
 }
 
-/// The extras of device wheels that the GPUs need, as they are between the brackets of a requirement: those of what is
-/// installed in the environments at `paths`, or in the one that the user is likely to mean, or else those of the
-/// processors.
+/// The extras of device wheels that the GPUs need, as they are between the brackets of a requirement. These are the extras of
+/// the distributions in the environments at `paths`, or in the environment that the user is likely to mean. If no distribution
+/// has any for a GPU, its extra is named after the processor.
 ///
 /// # Errors
 /// [`Error::Refused`] if no GPU is known.

@@ -13,7 +13,17 @@ const MOST_LINKS: usize = 40;
 
 /// Where absolute paths begin: in the root of an image, or on the drive that they name. The default is the machine's own.
 #[derive(Debug, Default)]
-pub struct Root(Option<Directory>);
+pub struct Root(Place);
+
+#[derive(Debug, Default)]
+enum Place {
+    #[default]
+    Machine,
+    /// An image, whose directory is held open.
+    Image(Directory),
+    /// A directory that does not exist, so it has no databases of packages.
+    Absent(PathBuf),
+}
 
 impl Root {
     /// That of an image in a directory, or the machine's.
@@ -23,38 +33,54 @@ impl Root {
     pub fn find(image: Option<&Path>) -> Result<Self, Error> {
         let real = image
             .map(|image| image.canonicalize().map_err(|error| Error::io(image, "find", error)));
-        real.transpose()?.map(|real| Directory::open(&real)).transpose().map(Self)
+        let image = real.transpose()?.map(|real| Directory::open(&real)).transpose()?;
+        Ok(Self(image.map_or(Place::Machine, Place::Image)))
     }
 
-    /// The root directory that has this path: the machine's own, or that of an image.
+    /// The root directory that has this path: the machine's own, or that of an image. If there is no such directory, nothing is
+    /// in it.
     ///
     /// # Errors
-    /// [`Error::Io`] if there is no such directory.
+    /// [`Error::Io`] if the directory cannot be opened.
     pub(crate) fn of_system(system: &Path) -> Result<Self, Error> {
-        Self::find(Some(system).filter(|system| *system != Path::new("/")))
+        match Self::find(Some(system).filter(|system| *system != Path::new("/"))) {
+            Err(Error::Io { source, .. }) if is_absent(&source) => {
+                Ok(Self(Place::Absent(system.to_owned())))
+            }
+            found => found,
+        }
     }
 
     /// The directory of an image, held open.
     pub fn image(&self) -> Option<&Directory> {
-        self.0.as_ref()
+        match &self.0 {
+            Place::Image(image) => Some(image),
+            Place::Machine | Place::Absent(_) => None,
+        }
     }
 
     /// The directory in which package managers have their databases.
     pub fn directory(&self) -> &Path {
-        self.image().map_or(Path::new("/"), Directory::path)
+        match &self.0 {
+            Place::Machine => Path::new("/"),
+            Place::Image(image) => image.path(),
+            Place::Absent(path) => path,
+        }
     }
 
     /// The directory that an absolute path begins at.
     fn of(&self, path: &Path) -> PathBuf {
-        let drive = || path.ancestors().last().unwrap_or(path);
-        self.image().map_or_else(drive, Directory::path).to_owned()
+        match &self.0 {
+            Place::Machine => path.ancestors().last().unwrap_or(path).to_owned(),
+            Place::Image(_) | Place::Absent(_) => self.directory().to_owned(),
+        }
     }
 
     /// What a path of the machine is called in it; `None` for one outside.
     pub fn inside<'p>(&self, path: &'p Path) -> Option<&'p Path> {
         match &self.0 {
-            Some(root) => path.strip_prefix(root.path()).ok(),
-            None => Some(path),
+            Place::Machine => Some(path),
+            Place::Image(_) | Place::Absent(_) => path.strip_prefix(self.directory()).ok(),
         }
     }
 

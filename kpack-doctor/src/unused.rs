@@ -101,7 +101,7 @@ pub fn unused(path: Option<&Path>, options: &Options) -> Result<Unused, Error> {
     let names = Vec::from_iter(names);
     if !names.is_empty() {
         unused.remedy = environment.installer.uninstall(names);
-        unused.help = environment.installer.advice_to_remove().map(str::to_owned);
+        unused.help = environment.installer.advice_to_remove();
     }
     unused.remedy.as_mut().into_iter().for_each(image::mark);
     Ok(unused)

@@ -176,7 +176,7 @@ fn print_unused(unused: &Unused) -> Result<ExitCode, Error> {
     } else {
         text.table(0, &["device wheel", "version", ">size"], rows);
         let bytes = unused.packages.iter().map(|package| package.bytes).sum();
-        text.line(format_args!("{} that {gpus} does not need", size(bytes)));
+        text.line(format_args!("{} not needed for {gpus}", size(bytes)));
     }
     if let Some(remedy) = &unused.remedy {
         text.line(&remedy.command);

@@ -4,7 +4,7 @@ use std::process::ExitCode;
 use std::str::FromStr;
 
 use clap::Args;
-use kpack_doctor::no_gpu;
+use kpack_doctor::internal::no_gpu;
 use kpack_format::TargetId;
 use kpack_format::target_id::ParseTargetIdError;
 use kpack_format::unstable::spelling;

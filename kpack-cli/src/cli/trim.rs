@@ -155,7 +155,7 @@ fn summary(report: &TrimReport) -> Text {
     for file in &report.files {
         text.line(format_args!("{}: {}", shown(&file.path), outcome(file)));
     }
-    for Owner { package, files } in &report.packages {
+    for Owner { package, files, .. } in &report.packages {
         let files = count(files.len(), "file");
         text.line(format_args!("{}: {} ({files})", package.manager, package.name));
     }

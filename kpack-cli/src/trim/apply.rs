@@ -12,7 +12,7 @@ use kpack_core::platform::{MetadataExt, file_id};
 use kpack_core::publish::Identity;
 use kpack_core::report::Progress;
 use kpack_core::{Error, Severity, ids, interrupt};
-use kpack_doctor::note::NAME;
+use kpack_doctor::internal::note::NAME;
 use kpack_split::input::{or_refused, until_unchanged};
 use kpack_split::trim::{self, Destination, Written};
 

@@ -4,7 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use kpack_core::{Finding, ids};
-use kpack_doctor::{Restorer, Root, Subject};
+use kpack_doctor::internal::{Restorer, Root, Subject};
 use kpack_format::{Delivery, TargetId};
 
 use crate::inspect::{Content, Inspection, inspect};

@@ -11,7 +11,7 @@ use std::sync::Arc;
 
 use kpack_core::Error;
 use kpack_core::publish::{Directory, Identity, StagedFile, TreeLock, replace};
-use kpack_doctor::Root;
+use kpack_doctor::internal::Root;
 use kpack_split::input::until_unchanged;
 
 use super::tree::Given;

@@ -5,7 +5,8 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use kpack_core::{Error, Finding};
-use kpack_doctor::{Owner, Packages, Root};
+use kpack_doctor::Owner;
+use kpack_doctor::internal::{Packages, Root};
 
 use super::note::{Goes, OpenNote};
 use super::plan::Plan;

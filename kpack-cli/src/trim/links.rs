@@ -11,7 +11,7 @@ use std::path::{Path, PathBuf};
 
 use kpack_core::Error;
 use kpack_core::platform::OsStrExt;
-use kpack_doctor::Root;
+use kpack_doctor::internal::Root;
 use kpack_split::elf::{self, BinaryError, Dynamic};
 use kpack_split::host::Image;
 use kpack_split::input::{binary_error, or_refused};

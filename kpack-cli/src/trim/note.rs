@@ -1,4 +1,4 @@
-//! Writes the note about what goes from the files in a directory, which [`kpack_doctor::note`] describes.
+//! Writes the note about what goes from the files in a directory, which [`kpack_doctor::internal::note`] describes.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
@@ -8,8 +8,8 @@ use std::sync::Arc;
 use kpack_core::files::with_slashes;
 use kpack_core::publish::{Directory, StagedFile};
 use kpack_core::{Error, ids, interrupt};
-use kpack_doctor::Packages;
-use kpack_doctor::note::{FileId, Left, MAX_NOTE, NAME, Note, Went, id_of, if_allowed};
+use kpack_doctor::internal::Packages;
+use kpack_doctor::internal::note::{FileId, Left, MAX_NOTE, NAME, Note, Went, id_of, if_allowed};
 use kpack_format::TargetId;
 
 use super::held::Held;

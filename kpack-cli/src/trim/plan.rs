@@ -8,7 +8,7 @@ use kpack_artifact::removal::{self, Going, Removal};
 use kpack_core::finding::Finding;
 use kpack_core::publish::Identity;
 use kpack_core::{Error, Severity, ids};
-use kpack_doctor::Root;
+use kpack_doctor::internal::Root;
 use kpack_format::TargetId;
 use kpack_split::input::{or_refused, until_unchanged};
 use kpack_split::trim::{self, Scratch, Trim, TrimPlan};

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use kpack_core::platform::{SharedInode, shared_inode, shared_inode_at};
 use kpack_core::{Error, interrupt};
-use kpack_doctor::Root;
+use kpack_doctor::internal::Root;
 use kpack_tree::{Node, Only, Parsed, Selection, Walk};
 
 /// The files and links in some paths.

@@ -286,8 +286,23 @@ fn runtimes_and_shims() {
             },
             &["kpack doctor own --arch gfx942 -v", "kpack doctor vendored --arch gfx942 -v"],
         ),
+        (
+            "a link to a library, which does not load itself, and an old runtime",
+            linked,
+            &["kpack doctor linked --arch gfx942"],
+        ),
     ];
     with_filters(|| assert_snapshot!(said_by(rows, &machine())));
+}
+
+/// A prefix whose library and archive are links into a store, where each archive is somewhere else.
+fn linked(tree: &Tree) {
+    for (name, place) in [("libvec.so", "libvec.so"), (".kpack/vec_lib_gfx942.kpack", "archive")] {
+        let link = tree.path("linked/lib").join(name);
+        tree.copy_file(&format!("prefix/lib/{name}"), &format!("store/lib/{place}"));
+        fs::create_dir_all(link.parent().unwrap()).unwrap();
+        symlink(tree.path("store/lib").join(place), link).unwrap();
+    }
 }
 
 /// Where ROCm's loader finds less than kpack's.
@@ -331,15 +346,7 @@ fn loaders() {
             "ROCm's does not look beside links",
             |tree| {
                 new_runtime(tree);
-                // Each archive is somewhere else in the store.
-                for (name, place) in
-                    [("libvec.so", "libvec.so"), (".kpack/vec_lib_gfx942.kpack", "archive")]
-                {
-                    let link = tree.path("linked/lib").join(name);
-                    tree.copy_file(&format!("prefix/lib/{name}"), &format!("store/lib/{place}"));
-                    fs::create_dir_all(link.parent().unwrap()).unwrap();
-                    symlink(tree.path("store/lib").join(place), link).unwrap();
-                }
+                linked(tree);
             },
             &[
                 "kpack doctor linked --arch gfx942 -v",

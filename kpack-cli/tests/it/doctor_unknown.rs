@@ -2,6 +2,7 @@
 //! there.
 
 use std::fs;
+use std::os::unix::fs::symlink;
 use std::path::Path;
 use std::process::Command;
 
@@ -126,6 +127,15 @@ fn damaged_metadata_and_several_indexes() {
                 tree.write("other/uv.toml", text);
             },
             &["kpack doctor other/env --arch gfx1100"],
+        ),
+        (
+            "a configuration that is not UTF-8 counts for nothing",
+            |tree| {
+                by_hand(tree, PACKAGES, "host", &for_gfx1100("host"), "pip\n");
+                let text = b"[global]\nindex-url = https://a.invalid/\xff\n";
+                tree.write("env/pip.conf", text);
+            },
+            &["kpack doctor env --arch gfx1100"],
         ),
     ];
     assert_snapshot!(said_by(rows, &environment("")));
@@ -289,6 +299,20 @@ fn report_of(root: &Path, gpu: &str) -> Report {
     examine(&[root.join("usr/lib/libvec.so")], &options).unwrap()
 }
 
+/// Given the path of a system that does not exist, then its packages are unknown, and all else is examined.
+#[test]
+fn a_system_that_does_not_exist_has_no_packages() {
+    let tree = Tree::new();
+    let root = tree.path("root");
+    split_for_packages(&root);
+    fs::remove_file(root.join(ARCHIVE)).unwrap();
+    let mut options = Options::default();
+    options.targets = vec!["gfx1100".parse().unwrap()];
+    options.system = tree.path("none");
+    let report = examine(&[root.join("usr/lib/libvec.so")], &options).unwrap();
+    assert_eq!(report.cause().unwrap().finding.id.as_str(), "missing-archive");
+}
+
 /// Given a database of packages that kpack does not read, then it says which one, and what it cannot tell.
 #[test]
 fn databases_of_packages_that_kpack_does_not_read() {
@@ -325,6 +349,14 @@ fn databases_of_packages_that_kpack_does_not_read() {
         assert!(found.text.ends_with(command), "{file}: {}", found.text);
         assert!(found.text.contains("which package"), "{file}: {}", found.text);
     }
+    // In a prefix of this machine, a link that leads nowhere is a description that cannot be read.
+    let tree = Tree::new();
+    split_for_packages(&tree.path("root"));
+    fs::remove_file(tree.path("root").join(ARCHIVE)).unwrap();
+    fs::create_dir(tree.path("root/usr/conda-meta")).unwrap();
+    symlink("/none", tree.path("root/usr/conda-meta/vec.json")).unwrap();
+    let said = text_of(&doctor(&tree, "root/usr/lib/libvec.so").arg("-v").output().unwrap());
+    assert!(said.contains("usr/conda-meta/vec.json: conda's description of a package"), "{said}");
     let Some(tree) = images::image() else { return };
     write(tree.path("image/var/lib/rpm/Packages"), BERKELEY);
     fs::remove_file(tree.path("image/opt/vec-1/lib/.kpack/vec_lib_gfx942.kpack")).unwrap();

@@ -1348,22 +1348,24 @@ fn packages_of_conda() {
     meta("vec-2.0-h1_0", &package("vec", "h1_0", &files));
     let doctor = |gpu: &str| said(&tree, &["doctor", "prefix", "--arch", gpu]);
     assert!(doctor("gfx942").contains("will load for gfx942"), "{}", doctor("gfx942"));
-    let help = "what to do: with the program that made this conda environment, install vec 2.0 (build h1_0) again";
-    for (gpu, gone, what) in [
+    let help = "\nwhat to do: with the program that made this conda environment, install vec 2.0 (build h1_0) again";
+    for (gpu, gone, what, end) in [
         (
             "gfx1201",
             "none",
             "vec 2.0 (build h1_0) has no code for gfx1201 [device-package-missing]",
+            ", or a build of it with code for gfx1201\n",
         ),
         (
             "gfx942",
             archive,
             "vec 2.0 (build h1_0) is installed, but its archive is missing [device-package-damaged]",
+            "\n",
         ),
     ] {
         let _ = fs::remove_file(tree.path("prefix").join(gone));
         let said = doctor(gpu);
-        assert!(said.contains(what) && said.contains(help), "{said}");
+        assert!(said.contains(what) && said.contains(&format!("{help}{end}")), "{said}");
         assert!(!said.contains("evil") && !said.contains("secret"), "{said}");
         let fix = kpack(&tree, &["doctor", "prefix", "--arch", gpu, "--fix"]).stdout;
         assert!(fix.is_empty(), "{gpu}: {fix:?}");
@@ -1391,7 +1393,7 @@ fn what_a_machine_does_not_need_is_listed_and_removed() {
     ];
     let command = format!("pip uninstall --yes {}", unused.join(" "));
     assert_eq!(said.lines().last(), Some(&*command), "{said}");
-    assert!(!said.contains("gfx110x") && said.contains(" that gfx1100 does not need\n"), "{said}");
+    assert!(!said.contains("gfx110x") && said.contains(" not needed for gfx1100\n"), "{said}");
     run(venv.command("sh").args(["-ec", &command]));
     let said = text_of(&venv.doctor(&["--unused", "--arch", "gfx1100"]));
     assert_eq!(said, "every device wheel is for gfx1100\n");
@@ -1778,7 +1780,12 @@ fn uv_is_told_of_an_environment_that_it_would_not_find() {
     fs::rename(tree.path("env"), tree.path(".venv")).unwrap();
     fs::write(tree.path("pyproject.toml"), "[tool.uv.workspace]\nmembers = ['x']\n").unwrap();
     let said = doctor(None);
-    assert!(said.contains("what to do: ask for the extras of this machine's GPUs in"), "{said}");
+    let workspace = tree.root().display();
+    let help = format!(
+        "\nwhat to do: in the `pyproject.toml` of the member of {workspace} that needs the GPU code, \
+         ask for the extras of these GPUs alone, and run `uv sync`\n"
+    );
+    assert!(said.contains(&help), "{said}");
 }
 
 /// Given a project that is not the user's own place, when only its files name an index, then the doctor says so.
@@ -1811,8 +1818,10 @@ fn an_index_that_only_a_project_of_uv_names_is_not_trusted() {
     // What uv's lock asks for would come back.
     by_hand(&tree, packages, "host-device-gfx942", "", "uv");
     let said = doctor("app", &["--unused"]);
-    let help = "what to do: ask for the extras of this machine's GPUs in";
-    assert!(said.contains("host-device-gfx942") && said.contains(help), "{said}");
+    let help = format!(
+        "\nwhat to do: in {app}/pyproject.toml, ask for the extras of these GPUs instead of all, and run `uv sync`\n"
+    );
+    assert!(said.contains("host-device-gfx942") && said.contains(&help), "{said}");
     assert!(!said.contains("uninstall"), "{said}");
 }
 

@@ -18,8 +18,10 @@ use object::elf;
 
 use super::code::Code;
 use super::machine::{Machine, Reader};
+use super::process::real;
 use super::rocm_loader::RocmLoader;
 use super::runtime::{HipRuntime, Loader, SHIM};
+use crate::root::is_absent;
 
 /// The type of the note of a shim that is linked into a binary.
 const SHIM_NOTE: u32 = 1;
@@ -27,8 +29,10 @@ const SHIM_NOTE: u32 = 1;
 /// A binary with device code.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) struct Binary {
-    /// Its path, with symbolic links resolved.
+    /// Where the loaders find it: its path, with the directory resolved. It may still be a link to a file elsewhere.
     pub(crate) path: PathBuf,
+    /// The same without symbolic links.
+    pub(crate) real: PathBuf,
     /// Its install prefix; the directory of a binary that was moved.
     pub(crate) prefix: PathBuf,
     /// What it is.
@@ -88,20 +92,24 @@ fn databases(path: &Path, directory: &Path) -> Result<(Vec<Installed>, Vec<Findi
     let is_own = |database: &Database| name.contains(database.name) || database.name == "aotriton";
     let (mut found, unlisted) = databases::installed(&[directory, parent], &is_own);
     found.retain(|database| !database.targets.is_empty());
-    let closed = |error| {
-        if !matches!(&error, Error::Io { source, .. } if source.kind() == ErrorKind::PermissionDenied)
-        {
-            return Err(error);
-        }
-        let text = format!(
-            "{}, so kpack cannot tell which GPUs the kernel database has files for",
-            error.without_id()
-        );
-        let note = Finding::general(Severity::Note, error.id(), text);
-        Ok(note.with_help("run kpack as a user who may read it"))
-    };
-    let unlisted: Result<_, _> = unlisted.into_iter().map(closed).collect();
+    let unlisted: Result<_, _> = unlisted.into_iter().filter_map(unlisted_part).collect();
     Ok((found, unlisted?))
+}
+
+/// What to say about a part of a database that cannot be listed; `None` about one that vanished meanwhile, because it is being
+/// replaced.
+fn unlisted_part(error: Error) -> Option<Result<Finding, Error>> {
+    match &error {
+        Error::Io { source, .. } if is_absent(source) => return None,
+        Error::Io { source, .. } if source.kind() == ErrorKind::PermissionDenied => {}
+        _ => return Some(Err(error)),
+    }
+    let text = format!(
+        "{}, so kpack cannot tell which GPUs the kernel database has files for",
+        error.without_id()
+    );
+    let note = Finding::general(Severity::Note, error.id(), text);
+    Some(Ok(note.with_help("run kpack as a user who may read it")))
 }
 
 impl Binary {
@@ -134,6 +142,7 @@ impl Binary {
         let (databases, unlisted) = databases(&path, directory)?;
         Ok(Some(Self {
             prefix: prefix.unwrap_or_else(|| directory.to_owned()),
+            real: real(&path),
             path,
             form,
             code,
@@ -279,4 +288,26 @@ fn split(linked: &LinkedBinary, reader: &Reader, hip: Option<&HipRuntime>) -> Re
     let mut names = groups.iter().map(|group| group.marker.kernel_name.clone());
     let name = names.next().flatten().filter(|name| !is_object(name));
     Ok((Form::Split, code, name, archives, Kpacks::found_through(&kpacks)))
+}
+
+#[cfg(test)]
+mod tests {
+    use std::io;
+
+    use super::*;
+
+    /// Given a part of a database that cannot be listed, then one that vanished says nothing, one that is closed to this user is
+    /// a note, and anything else is an error of the system.
+    #[test]
+    fn parts_of_databases_that_cannot_be_listed() {
+        let kinds = |kind: ErrorKind| {
+            let error = Error::io("library".as_ref(), "list", io::Error::from(kind));
+            unlisted_part(error).map(|found| found.map(|note| note.severity).map_err(|_| "error"))
+        };
+        assert_eq!(kinds(ErrorKind::NotFound), None);
+        assert_eq!(kinds(ErrorKind::NotADirectory), None);
+        assert_eq!(kinds(ErrorKind::PermissionDenied), Some(Ok(Severity::Note)));
+        assert_eq!(kinds(ErrorKind::OutOfMemory), Some(Err("error")));
+        assert_eq!(kinds(ErrorKind::Other), Some(Err("error")));
+    }
 }

@@ -117,6 +117,10 @@ impl PythonEnvironment {
         if let Some(only) = &only {
             environment.keep(only);
         }
+        // Only these are installed again.
+        if !environment.damaged.is_empty() || !environment.linked.is_empty() {
+            environment.installer = environment.installer.with_lock();
+        }
         Ok(Some((environment, processes)))
     }
 

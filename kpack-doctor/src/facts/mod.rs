@@ -1,4 +1,7 @@
-//! What is true of a machine and of what is examined on it. Files are read here, and nothing is judged.
+//! What is true of a machine and of the paths that are examined on it. Files are read here, and by the readers that this calls:
+//! of packages, of trim's notes, and of the configuration of installers. What a fact means for a GPU is decided in `findings`,
+//! except that [`code`] says why an archive cannot serve one, and [`restore`] what brings back the code that trim removed: these
+//! need the files.
 
 pub(crate) mod binary;
 pub(crate) mod code;
@@ -40,16 +43,19 @@ pub(crate) struct Facts {
     pub(crate) packages: DevicePackages,
     /// What `kpack trim` removed of the code that is missing.
     pub(crate) lost: AllLost,
-    /// For the end of the verdict: the place that the user is likelier to have meant, which has no device code.
-    pub(crate) passed_over: Option<String>,
-    /// The same facts for the GPUs without an override, if one is set.
-    pub(crate) native: Option<Box<Self>>,
 }
 
-impl Facts {
-    /// Reads what is at `paths`, or without paths, what the user is likely to mean: the active environment, or else what is
-    /// installed.
-    pub(crate) fn gather(paths: &[PathBuf], options: &Options) -> Result<Self, Error> {
+/// The machine, and what is examined on it, with the code for all GPUs that facts may be wanted for.
+pub(crate) struct Examination {
+    machine: Machine,
+    examined: Vec<Examined>,
+    root: Root,
+}
+
+impl Examination {
+    /// Reads the binaries at `paths`, or without paths, at the place that the user is likely to mean: the active environment, or
+    /// else an installation.
+    pub(crate) fn of(paths: &[PathBuf], options: &Options) -> Result<Self, Error> {
         let machine = Machine::new(options);
         let root = Root::of_system(&options.system)?;
         // Files are read once, for these GPUs and for those without the override.
@@ -60,14 +66,28 @@ impl Facts {
         } else {
             paths.iter().map(|path| Examined::at(path, &reader)).collect::<Result<_, _>>()?
         };
-        let native = machine.native.clone().map(|seen| {
-            let machine = Machine { seen, ..machine.clone() };
-            Box::new(Self::of(&examined, machine, &root))
-        });
-        let passed_over = examined.iter().find_map(|examined| examined.passed_over.clone());
-        Ok(Self { native, passed_over, ..Self::of(&examined, machine, &root) })
+        Ok(Self { machine, examined, root })
     }
 
+    /// The facts for the GPUs that programs see.
+    pub(crate) fn facts(&self) -> Facts {
+        Facts::of(&self.examined, self.machine.clone(), &self.root)
+    }
+
+    /// The facts for the GPUs without the override; `None` if none is set. They need databases of packages once more.
+    pub(crate) fn facts_without_override(&self) -> Option<Facts> {
+        let seen = self.machine.native.clone()?;
+        let machine = Machine { seen, ..self.machine.clone() };
+        Some(Facts::of(&self.examined, machine, &self.root))
+    }
+
+    /// For the end of the verdict: the place that the user is likelier to have meant, which has no device code.
+    pub(crate) fn passed_over(&self) -> Option<&str> {
+        self.examined.iter().find_map(|examined| examined.passed_over.as_deref())
+    }
+}
+
+impl Facts {
     /// Those for the GPUs of `machine`.
     fn of(examined: &[Examined], machine: Machine, root: &Root) -> Self {
         let for_gpus = |processes: &[Process]| {
@@ -80,23 +100,15 @@ impl Facts {
         let processes = examined.iter().flat_map(|examined| for_gpus(&examined.processes));
         let processes = Vec::from_iter(processes);
         let packages = DevicePackages::of(&processes, root);
-        let mut facts = Self {
-            machine,
-            environments,
-            processes,
-            packages,
-            lost: AllLost::new(),
-            passed_over: None,
-            native: None,
-        };
-        facts.lost = restore::all_lost(&facts.all_processes(), &facts.machine, root);
+        let mut facts = Self { machine, environments, processes, packages, lost: AllLost::new() };
+        facts.lost = restore::all_lost(facts.all_processes(), &facts.machine, root);
         facts
     }
 
     /// All processes: those of other binaries, and then those of environments.
-    pub(crate) fn all_processes(&self) -> Vec<Process> {
+    pub(crate) fn all_processes(&self) -> impl Iterator<Item = &Process> + Clone {
         let of_environments = self.environments.iter().flat_map(|(_, own)| own);
-        self.processes.iter().chain(of_environments).cloned().collect()
+        self.processes.iter().chain(of_environments)
     }
 }
 

@@ -132,7 +132,8 @@ impl Process {
     }
 }
 
-fn real(path: &Path) -> PathBuf {
+/// A path without symbolic links.
+pub(super) fn real(path: &Path) -> PathBuf {
     path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 

@@ -1,5 +1,5 @@
-//! How code that `kpack trim` removed comes back. Its note says which packages files belong to; the command comes from what
-//! is installed, and from the index that the machine names.
+//! How to bring back code that `kpack trim` removed. Its note says which packages files belong to. The command depends on what is
+//! installed, and on the index that the machine's configuration names.
 
 use std::cell::OnceCell;
 use std::collections::{BTreeMap, BTreeSet};
@@ -28,19 +28,19 @@ pub(crate) struct Lost {
     pub(crate) remedy: Option<Remedy>,
 }
 
-/// What was removed from binaries and databases, by path and GPU.
+/// The code that was removed from binaries and databases, by path and GPU.
 pub(crate) type AllLost = BTreeMap<(PathBuf, TargetId), Lost>;
 
 /// Finds how packages are installed again.
 #[derive(Debug)]
 pub struct Restorer<'r> {
-    /// Where databases of packages are.
+    /// The root directory, with the databases of packages.
     root: &'r Root,
     history: History,
     state: State,
 }
 
-/// What is installed, as far as somebody asked.
+/// The installed packages, as far as they were needed so far.
 #[derive(Debug, Default)]
 struct State {
     /// The packages of dpkg and RPM.
@@ -48,22 +48,28 @@ struct State {
     /// The full names of the packages of dpkg and RPM that list a directory.
     in_directories: BTreeMap<PathBuf, BTreeSet<String>>,
     /// The environments around files, by root.
-    environments: BTreeMap<PathBuf, Option<(Environment, Installer)>>,
+    environments: BTreeMap<PathBuf, Option<Environment>>,
+}
+
+/// How packages are installed again.
+struct Ways<'p> {
+    /// The commands for the packages of dpkg and RPM, by manager.
+    commands: BTreeMap<PackageManager, Option<Remedy>>,
+    /// Those packages.
+    of_system: Vec<&'p Package>,
+    /// What installs the packages of Python, by root of the environment, and the command.
+    of_python: BTreeMap<PathBuf, (Installer, Option<Remedy>)>,
 }
 
 impl State {
-    fn environment(&mut self, path: &Path) -> Option<&(Environment, Installer)> {
+    fn environment(&mut self, path: &Path) -> Option<&Environment> {
         let root = Environment::around(path)?;
-        let read = || {
-            let installed = Environment::read(&root)?;
-            let installer = Installer::of(&installed);
-            Some((installed, installer))
-        };
+        let read = || Environment::read(&root);
         self.environments.entry(root.clone()).or_insert_with(read).as_ref()
     }
 
-    /// Whether a package is installed in this version. One that nothing tells about may be: a file in an unpacked image, or
-    /// one that was copied, is of another system, whose packages say nothing here.
+    /// Whether a package is installed in this version, or may be: a file in an unpacked image, or one that was copied, comes from
+    /// another system, so this one's databases do not list its package.
     fn is_installed(&mut self, root: &Root, origin: &Origin, path: &Path) -> bool {
         let (name, version) = (&origin.name, &origin.version);
         match origin.manager {
@@ -73,7 +79,7 @@ impl State {
                     || installed.contains(origin)
                     || !self.has_files_beside(root, name, path)
             }
-            PackageManager::Python => self.environment(path).is_none_or(|(installed, _)| {
+            PackageManager::Python => self.environment(path).is_none_or(|installed| {
                 let own = installed.get(name);
                 own.is_some_and(|own| own.version == *version)
             }),
@@ -100,7 +106,7 @@ impl State {
 }
 
 impl<'r> Restorer<'r> {
-    /// One for what is in a root.
+    /// A restorer for files in this root.
     pub fn new(root: &'r Root) -> Self {
         Self { root, history: History::default(), state: State::default() }
     }
@@ -126,7 +132,7 @@ impl<'r> Restorer<'r> {
         removed.is_ok_and(|removed| removed.is_some())
     }
 
-    /// How all of this comes back: one command for the packages of each program, since code loads only with all of them.
+    /// How to bring all of this back: one command for the packages of each manager, since code loads only with all of them.
     pub(crate) fn restore(&mut self, all: &[Removed]) -> Vec<Lost> {
         let origins = || all.iter().flat_map(|removed| &removed.origins);
         let mut names: BTreeMap<PathBuf, BTreeSet<&str>> = BTreeMap::new();
@@ -136,7 +142,7 @@ impl<'r> Restorer<'r> {
             match manager {
                 PackageManager::Dpkg | PackageManager::Rpm => _ = system.insert(path),
                 PackageManager::Python => {
-                    if let Some((installed, _)) = self.state.environment(path) {
+                    if let Some(installed) = self.state.environment(path) {
                         let root = installed.root.clone();
                         names.entry(root).or_default().insert(name);
                     }
@@ -156,25 +162,20 @@ impl<'r> Restorer<'r> {
         let mut of_python = BTreeMap::new();
         for (root, names) in names {
             let environment = self.state.environments.get(&root).and_then(Option::as_ref);
-            let remedy = environment.and_then(|(installed, installer)| {
-                let own = names.iter().filter_map(|name| installed.get(name));
-                // What the base Python has would come into this environment instead.
-                let own = own.filter(|own| !own.is_inherited);
-                let own = Vec::from_iter(own.filter(|own| again_from_elsewhere(own).is_none()));
-                installer.reinstall(&own, &[])
-            });
-            of_python.insert(root, remedy);
+            let Some(installed) = environment else { continue };
+            let installer = Installer::of(installed).with_lock();
+            let own = names.iter().filter_map(|name| installed.get(name));
+            // What the base Python has would come into this environment instead.
+            let own = own.filter(|own| !own.is_inherited);
+            let own = Vec::from_iter(own.filter(|own| again_from_elsewhere(own).is_none()));
+            let remedy = installer.reinstall(&own, &[]);
+            of_python.insert(root, (installer, remedy));
         }
-        all.iter().map(|removed| self.lost(removed, &of_python, &of_system)).collect()
+        let ways = Ways { commands: Package::reinstall_all(&of_system), of_system, of_python };
+        all.iter().map(|removed| self.lost(removed, &ways)).collect()
     }
 
-    fn lost(
-        &self,
-        removed: &Removed,
-        of_python: &BTreeMap<PathBuf, Option<Remedy>>,
-        of_system: &[&Package],
-    ) -> Lost {
-        let reinstall = Package::reinstall(of_system);
+    fn lost(&self, removed: &Removed, ways: &Ways<'_>) -> Lost {
         let (mut remedies, mut others) = (Vec::new(), BTreeSet::new());
         for (origin, path) in &removed.origins {
             let Some(origin) = origin else {
@@ -187,7 +188,8 @@ impl<'r> Restorer<'r> {
                 PackageManager::Dpkg | PackageManager::Rpm => {
                     let is_ours =
                         |own: &&Package| own.origin == *origin && own.files.contains(path);
-                    match reinstall.as_ref().filter(|_| of_system.iter().any(is_ours)) {
+                    let command = ways.commands.get(&origin.manager).and_then(Option::as_ref);
+                    match command.filter(|_| ways.of_system.iter().any(is_ours)) {
                         Some(remedy) => remedies.push(remedy.clone()),
                         None => {
                             others.insert(format!(
@@ -198,23 +200,24 @@ impl<'r> Restorer<'r> {
                     }
                 }
                 PackageManager::Conda => {
-                    others.insert(origin.by_conda());
+                    others.insert(origin.again_by_conda());
                 }
                 PackageManager::Python => {
                     let root = Environment::around(path);
-                    let remedy = root.as_ref().and_then(|root| of_python.get(root)?.clone());
-                    let environment =
-                        root.and_then(|root| self.state.environments.get(&root)?.as_ref());
-                    let elsewhere = environment
-                        .and_then(|(installed, _)| installed.get(&origin.name))
+                    let way = root.as_ref().and_then(|root| ways.of_python.get(root));
+                    let installed =
+                        root.as_ref().and_then(|root| self.state.environments.get(root)?.as_ref());
+                    let elsewhere = installed
+                        .and_then(|installed| installed.get(&origin.name))
                         .and_then(again_from_elsewhere);
                     if let Some(help) = elsewhere {
                         others.insert(help);
                         continue;
                     }
-                    let advice = environment.and_then(|(_, installer)| installer.advice());
+                    let remedy = way.and_then(|(_, remedy)| remedy.as_ref());
+                    let advice = way.and_then(|(installer, _)| installer.advice_to_reinstall());
                     match (remedy, advice) {
-                        (Some(remedy), _) => remedies.push(remedy),
+                        (Some(remedy), _) => remedies.push(remedy.clone()),
                         (None, Some(help)) => {
                             others.insert(format!("install {what} again; {help}"));
                         }
@@ -254,13 +257,17 @@ fn untold(error: &Error) -> String {
     format!("kpack cannot tell whether `kpack trim` removed it: {}", error.without_id())
 }
 
-/// The packages of dpkg and RPM that list any of these files and directories, with those.
+/// The packages of dpkg and RPM that list any of these files and directories, each with those that it lists.
 fn listing(root: &Root, paths: BTreeSet<&Path>) -> Vec<Package> {
     Packages::of_system(root, &Wanted::new(paths, BTreeSet::new())).all
 }
 
 /// What trim removed of the code that processes lack.
-pub(crate) fn all_lost(processes: &[Process], machine: &Machine, root: &Root) -> AllLost {
+pub(crate) fn all_lost<'a>(
+    processes: impl Iterator<Item = &'a Process>,
+    machine: &Machine,
+    root: &Root,
+) -> AllLost {
     let mut restorer = Restorer::new(root);
     let (mut found, mut lost) = (Vec::new(), AllLost::new());
     let mut look = |key: (PathBuf, TargetId), subject: Subject<'_>| {
@@ -275,7 +282,7 @@ pub(crate) fn all_lost(processes: &[Process], machine: &Machine, root: &Root) ->
             }
         }
     };
-    for binary in processes.iter().flat_map(|process| &process.binaries) {
+    for binary in processes.flat_map(|process| &process.binaries) {
         for (gpu, _) in binary.code.iter().filter(|(_, code)| code.is_missing()) {
             look((binary.path.clone(), gpu.clone()), Subject::File(&binary.path, &binary.archives));
         }

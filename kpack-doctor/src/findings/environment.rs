@@ -272,7 +272,7 @@ impl PythonEnvironment {
     /// The diagnosis with this command, or with what to do if there is none.
     fn mended(&self, mut diagnosis: Diagnosis, remedy: Option<Remedy>) -> Diagnosis {
         if let (None, Some(help)) = (&remedy, self.installer.advice()) {
-            diagnosis.finding.help.get_or_insert_with(|| help.to_owned());
+            diagnosis.finding.help.get_or_insert(help);
         }
         diagnosis.mended_by(remedy)
     }

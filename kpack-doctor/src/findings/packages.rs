@@ -45,7 +45,7 @@ pub(super) fn judge(
         );
         let mut fault = Finding::new(Severity::Fault, ids::DEVICE_PACKAGE_DAMAGED, path, text);
         if package.origin.manager == PackageManager::Conda {
-            fault = fault.with_help(package.origin.by_conda());
+            fault = fault.with_help(package.origin.again_by_conda());
         }
         found.push(Diagnosis::from(fault).mended_by(Package::reinstall(&[package])));
     }
@@ -66,8 +66,9 @@ pub(super) fn judge(
                 let text = format!("{name} {version} has no code for {gpu}");
                 let id = ids::DEVICE_PACKAGE_MISSING;
                 let fault = Finding::new(Severity::Fault, id, &binary.path, text);
-                let fault = Diagnosis::from(fault.with_help(owner.origin.by_conda()));
-                found.push(fault.about([gpu.clone()]));
+                let again = owner.origin.again_by_conda();
+                let help = format!("{again}, or a build of it with code for {gpu}");
+                found.push(Diagnosis::from(fault.with_help(help)).about([gpu.clone()]));
             }
             for (name, version) in &owner.lacks {
                 if target_of(name).is_some_and(|target| is_for(&target, gpu)) {

@@ -22,14 +22,16 @@ pub(super) struct Processes<'a> {
     shim: Option<&'a Path>,
     prefix: Option<&'a Path>,
     join_refuses: Option<&'a String>,
-    files: Vec<&'a Path>,
-    /// The same without symbolic links.
-    real_files: Vec<&'a Path>,
+    /// One for each file.
+    processes: Vec<&'a Process>,
     split: Vec<&'a Binary>,
 }
 
 impl<'a> Processes<'a> {
-    pub(super) fn all(processes: &'a [Process], machine: &Machine) -> Vec<Self> {
+    pub(super) fn all(
+        processes: impl Iterator<Item = &'a Process>,
+        machine: &Machine,
+    ) -> Vec<Self> {
         let mut groups: Vec<Self> = Vec::new();
         for process in processes {
             let split = process.binaries.iter();
@@ -45,16 +47,14 @@ impl<'a> Processes<'a> {
                         Some(Join::Refused(reason)) => Some(reason),
                         _ => None,
                     },
-                    files: Vec::new(),
-                    real_files: Vec::new(),
+                    processes: Vec::new(),
                     split: Vec::new(),
                 };
                 let known = groups.iter().position(|known| known.is_like(&group));
                 let at = known.unwrap_or(groups.len());
                 groups.extend(known.is_none().then_some(group));
-                if !groups[at].files.contains(&process.file.as_path()) {
-                    groups[at].files.push(&process.file);
-                    groups[at].real_files.push(&process.real);
+                if !groups[at].processes.iter().any(|known| known.file == process.file) {
+                    groups[at].processes.push(process);
                 }
                 groups[at].split.extend(binary);
             }
@@ -69,8 +69,13 @@ impl<'a> Processes<'a> {
             && self.join_refuses == other.join_refuses
     }
 
+    /// The names of the files.
+    fn files(&self) -> String {
+        names(&Vec::from_iter(self.processes.iter().map(|process| process.file.as_path())))
+    }
+
     pub(super) fn judge(&self, machine: &Machine, findings: &mut Vec<Diagnosis>) {
-        let files = names(&self.files);
+        let files = self.files();
         let finding = |outcome, id, text: String| Finding::general(outcome, id, text);
         let diagnosis = match self.runtime {
             Runtime::Unknown(why) => {
@@ -121,7 +126,7 @@ impl<'a> Processes<'a> {
             Some(Loader::Kpack(loader)) => reads("kpack's", loader),
             Some(Loader::Rocm(loader)) => reads("ROCm's", loader),
             Some(Loader::Missing(name)) => {
-                let files = names(&self.files);
+                let files = self.files();
                 let text = format!("the HIP runtime of {files} needs {name}, which was not found");
                 finding(Severity::Fault, ids::MISSING_LIBRARY, text).with_help(
                     "install the loader (`librocm-kpack0`), or add its directory to LD_LIBRARY_PATH",
@@ -138,11 +143,13 @@ impl<'a> Processes<'a> {
             None => {
                 let split = self.split.iter().map(|binary| binary.path.as_path());
                 let split = names(&Vec::from_iter(split));
-                let files = names(&self.files);
+                let files = self.files();
                 let mut text =
                     format!("this HIP runtime does not read markers: it finds no code for {split}");
-                let is_loaded = |binary: &&Binary| !self.real_files.contains(&&*binary.path);
-                if self.split.iter().any(is_loaded) {
+                let is_itself = |binary: &Binary| {
+                    self.processes.iter().any(|process| process.real == binary.real)
+                };
+                if !self.split.iter().all(|binary| is_itself(binary)) {
                     text.push_str(&format!(", which {files} loads"));
                 }
                 // Such binaries are here only if it is switched off.
@@ -194,9 +201,9 @@ impl<'a> Processes<'a> {
 
     /// Who loads the HIP runtime at `path`, for the end of a message.
     fn loads(&self, path: &Path) -> String {
-        match self.files.as_slice() {
-            [file] if *file == path => String::new(),
-            files => format!("; loaded by {}", names(files)),
+        match self.processes.as_slice() {
+            [process] if process.file == path => String::new(),
+            _ => format!("; loaded by {}", self.files()),
         }
     }
 

@@ -11,10 +11,10 @@ use std::path::{Path, PathBuf};
 
 use kpack_wheel::{Distribution, Environment};
 
-use crate::packages::{Origin, PackageManager};
 use crate::remedy::{Remedy, masked, word};
 use active::is_same;
 use sources::Sources;
+use uv::{Around, Lock};
 
 pub(crate) use active::active;
 pub(crate) use uv::nearest_environment;
@@ -35,6 +35,8 @@ enum Program {
     Uv(Sources),
     /// uv, with a project.
     UvProject(Box<uv::Project>),
+    /// uv, with a workspace in this directory.
+    UvWorkspace(PathBuf),
     /// One that kpack has no command for: what to do instead.
     Other(String),
 }
@@ -51,32 +53,49 @@ impl Installer {
         let program = match advice(installed) {
             Some(help) => Program::Other(help),
             None if !is_of_uv(installed) => Program::Pip(pip::sources(&root, is_active)),
-            None => match uv::Project::around(&root, is_active, is_default) {
-                None => Program::Uv(uv::sources(&root, None, is_active)),
-                Some(Some(project)) => Program::UvProject(Box::new(project)),
-                Some(None) => Program::Other(uv::ADVICE.to_owned()),
+            None => match uv::Project::around(&root, is_active) {
+                Around::Nothing => Program::Uv(uv::sources(&root, None, is_active)),
+                Around::Project(project) => Program::UvProject(project),
+                Around::Workspace(directory) => Program::UvWorkspace(directory),
             },
         };
         Self { root, is_default, program }
+    }
+
+    /// The same, which knows where everything came from that [`reinstall`](Self::reinstall) may install again. Lock files are
+    /// large, and few answers need them.
+    pub(crate) fn with_lock(mut self) -> Self {
+        if let Program::UvProject(project) = &mut self.program {
+            project.lock = Some(Lock::read(&self.root, &project.directory, self.is_default));
+        }
+        self
     }
 
     pub(crate) fn is_pip(&self) -> bool {
         matches!(self.program, Program::Pip(_))
     }
 
-    /// What to do where there is no command.
-    pub(crate) fn advice(&self) -> Option<&str> {
+    /// How to install something where there is no command.
+    pub(crate) fn advice(&self) -> Option<String> {
         match &self.program {
-            Program::Other(help) => Some(help),
-            _ => None,
+            Program::UvWorkspace(directory) => Some(uv::advice_in_workspace(directory)),
+            _ => self.advice_to_reinstall().map(str::to_owned),
         }
     }
 
-    /// What to do to remove something where there is no command. In a project, uv would install it again.
-    pub(crate) fn advice_to_remove(&self) -> Option<&str> {
+    /// How to remove something where there is no command.
+    pub(crate) fn advice_to_remove(&self) -> Option<String> {
         match &self.program {
-            Program::UvProject(_) => Some(uv::ADVICE),
+            Program::UvProject(project) => Some(project.advice_to_remove()),
             _ => self.advice(),
+        }
+    }
+
+    /// How to install something again where there is no command.
+    pub(crate) fn advice_to_reinstall(&self) -> Option<&str> {
+        match &self.program {
+            Program::Other(help) => Some(help),
+            _ => None,
         }
     }
 
@@ -93,7 +112,7 @@ impl Installer {
         }
         let (action, sources) = match &self.program {
             _ if requirements.is_empty() => return None,
-            Program::Other(_) => return None,
+            Program::Other(_) | Program::UvWorkspace(_) => return None,
             Program::Pip(sources) | Program::Uv(sources) => ("install", sources),
             Program::UvProject(project) => ("add", &project.sources),
         };
@@ -102,7 +121,7 @@ impl Installer {
 
     /// The command that installs these distributions again, without others. Even in a project of uv, it is one of `uv pip`,
     /// because `uv sync` would uninstall what the project does not ask for by default, such as extras. `None` if there are none,
-    /// or one of them came [from elsewhere](again_from_elsewhere).
+    /// or one of them came [from elsewhere](again_from_elsewhere). This needs [the lock](Self::with_lock).
     pub(crate) fn reinstall(
         &self,
         distributions: &[&Distribution],
@@ -114,11 +133,11 @@ impl Installer {
         }
         let of_lock;
         let (flag, sources) = match &self.program {
-            Program::Other(_) => return None,
+            Program::Other(_) | Program::UvWorkspace(_) => return None,
             Program::Pip(sources) => ("--force-reinstall", sources),
             Program::Uv(sources) => ("--reinstall", sources),
             Program::UvProject(project) => {
-                of_lock = project.lock.sources(distributions);
+                of_lock = project.lock.as_ref()?.sources(distributions);
                 ("--reinstall", &of_lock)
             }
         };
@@ -155,7 +174,7 @@ impl Installer {
     /// The command that removes these distributions.
     pub(crate) fn uninstall(&self, names: Vec<String>) -> Option<Remedy> {
         let words = match &self.program {
-            Program::Other(_) | Program::UvProject(_) => return None,
+            Program::Other(_) | Program::UvProject(_) | Program::UvWorkspace(_) => return None,
             Program::Pip(_) => [vec!["--yes".to_owned()], names].concat(),
             Program::Uv(_) => names,
         };
@@ -170,7 +189,7 @@ impl Installer {
         };
         let action = action.to_owned();
         let (program, start) = match &self.program {
-            Program::Other(_) => return None,
+            Program::Other(_) | Program::UvWorkspace(_) => return None,
             Program::Pip(_) => ("pip", [environment, vec![action]].concat()),
             Program::UvProject(project) if action == "add" => {
                 let project = match project.is_current {
@@ -206,8 +225,10 @@ fn is_of_uv(installed: &Environment) -> bool {
 fn advice(installed: &Environment) -> Option<String> {
     let root = &installed.root;
     if let Some(host) = host(installed).filter(|host| host.installer == "conda") {
-        let (name, version) = (host.name.clone(), host.version.clone());
-        return Some(Origin { manager: PackageManager::Conda, name, version }.by_conda());
+        let Distribution { name, version, .. } = host;
+        return Some(format!(
+            "conda installed {name} {version}: change its device code with the program that made this environment"
+        ));
     }
     let is_virtual = root.join("pyvenv.cfg").is_file();
     let is_own = |python: &&str| {
@@ -218,8 +239,7 @@ fn advice(installed: &Environment) -> Option<String> {
     };
     let pythons = ["bin/python", "bin/python3", "Scripts/python.exe", "python.exe"];
     if !pythons.iter().any(is_own) {
-        let text =
-            "kpack prints no command for a directory without Python; install into it as before";
+        let text = "kpack prints no command for a directory without Python; change it with the program that installed into it";
         return Some(text.to_owned());
     }
     let mut packages = installed.distributions.iter().map(Distribution::site_packages);

@@ -4,16 +4,25 @@ use std::collections::BTreeMap;
 use std::env;
 use std::path::{Path, PathBuf};
 
+use kpack_core::shown;
 use kpack_wheel::Distribution;
 
 use super::active::{active, is_same};
 use super::sources::{Source, Sources, configuration_directory, of_variable};
 use crate::image;
 use crate::remedy::is_shown;
-use crate::text::small_text;
+use crate::text::{small_text, text};
 
-/// What to do in a project where there is no command.
-pub(super) const ADVICE: &str = "ask for the extras of this machine's GPUs in the `pyproject.toml` that needs them, and run `uv sync`";
+/// The largest lock file, in bytes.
+const MAX_LOCK: u64 = 16 << 20;
+
+/// What an environment belongs to.
+pub(super) enum Around {
+    Project(Box<Project>),
+    /// The directory of a workspace without a project. Which of its members needs something is unknown.
+    Workspace(PathBuf),
+    Nothing,
+}
 
 /// A project.
 #[derive(Debug, Clone)]
@@ -23,7 +32,8 @@ pub(super) struct Project {
     pub(super) is_current: bool,
     /// Where `uv add` gets wheels from.
     pub(super) sources: Sources,
-    pub(super) lock: Lock,
+    /// `None` until something is to be installed again.
+    pub(super) lock: Option<Lock>,
 }
 
 /// Where `uv pip` gets packages of a project from.
@@ -39,33 +49,50 @@ pub(super) struct Lock {
 }
 
 impl Project {
-    /// The project that the environment at `root` belongs to; the inner `None` if it is a workspace without a project, for which
-    /// there is no command.
-    pub(super) fn around(root: &Path, is_active: bool, is_default: bool) -> Option<Option<Self>> {
+    /// What the environment at `root` belongs to.
+    pub(super) fn around(root: &Path, is_active: bool) -> Around {
         let environment =
             image::variable("UV_PROJECT_ENVIRONMENT").unwrap_or_else(|| ".venv".into());
         let directory = root.parent().filter(|project| {
             project.join("uv.lock").is_file() && project.join(&environment) == root
-        })?;
+        });
+        let Some(directory) = directory else { return Around::Nothing };
         let table = small_text(&directory.join("pyproject.toml"));
         let table = table.and_then(|text| text.parse::<toml::Table>().ok()).unwrap_or_default();
         if !table.contains_key("project") {
-            return Some(None);
+            return Around::Workspace(directory.to_owned());
         }
         let current = env::current_dir();
-        Some(Some(Self {
+        Around::Project(Box::new(Self {
             directory: directory.to_owned(),
             is_current: current.is_ok_and(|current| current == directory),
             sources: sources(root, Some(directory), is_active),
-            lock: Lock::read(root, directory, is_default),
+            lock: None,
         }))
+    }
+
+    /// How to remove device wheels, which `uv sync` would install again.
+    pub(super) fn advice_to_remove(&self) -> String {
+        let file = self.directory.join("pyproject.toml");
+        format!(
+            "in {}, ask for the extras of these GPUs instead of all, and run `uv sync`",
+            shown(&file)
+        )
     }
 }
 
+/// How to install or remove device wheels in the workspace in this directory.
+pub(super) fn advice_in_workspace(directory: &Path) -> String {
+    format!(
+        "in the `pyproject.toml` of the member of {} that needs the GPU code, ask for the extras of these GPUs alone, and run `uv sync`",
+        shown(directory)
+    )
+}
+
 impl Lock {
-    fn read(root: &Path, project: &Path, is_active: bool) -> Self {
+    pub(super) fn read(root: &Path, project: &Path, is_active: bool) -> Self {
         let path = project.join("uv.lock");
-        let lock = std::fs::read_to_string(&path).ok().and_then(|text| text.parse().ok());
+        let lock = text(&path, MAX_LOCK).and_then(|text| text.parse().ok());
         let lock: toml::Table = lock.unwrap_or_default();
         let packages = lock.get("package").and_then(toml::Value::as_array).into_iter().flatten();
         let mut indexes: BTreeMap<String, Vec<Option<String>>> = BTreeMap::new();

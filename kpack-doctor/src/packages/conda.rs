@@ -11,7 +11,7 @@ use super::package::{
     Found, MAX_LIST, Origin, Package, PackageManager, Unread, Wanted, entries, is_plain,
 };
 use crate::root::Root;
-use crate::text::text;
+use crate::text::lossy_text;
 
 /// What `conda-meta` says about a package.
 #[derive(Deserialize)]
@@ -34,10 +34,11 @@ pub(super) fn read(prefix: &Path, root: &Root, wanted: &Wanted<'_>) -> Found {
     };
     let mut lists = Vec::from_iter(listed.iter().map(DirEntry::path));
     lists.retain(|path| path.extension().is_some_and(|end| end == "json"));
-    lists.retain(|path| root.has(path).unwrap_or(true));
+    // On this machine, a link that leads nowhere is a description that cannot be read.
+    lists.retain(|path| root.image().is_none() || root.has(path).unwrap_or(true));
     lists.sort();
     let packages = lists.into_iter().filter_map(|path| {
-        let description = text(&path, MAX_LIST);
+        let description = lossy_text(&path, MAX_LIST);
         let description =
             description.and_then(|text| serde_json::from_str::<Description>(&text).ok());
         let Some(Description { name, version, build, files }) = description else {

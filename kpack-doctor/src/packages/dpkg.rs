@@ -9,7 +9,7 @@ use super::package::{
     Found, MAX_LIST, Origin, Package, PackageManager, Program, Unread, Wanted, entries, is_plain,
 };
 use crate::root::Root;
-use crate::text::{small_text, text};
+use crate::text::{lossy_text, small_text};
 
 /// The largest `status`, in bytes.
 const MAX_STATUS: u64 = 64 << 20;
@@ -39,7 +39,7 @@ impl Status {
     /// `None` if there is no database.
     fn read(root: &Root) -> Result<Option<Self>, Unread> {
         let Some(status) = root.at("var/lib/dpkg/status") else { return Ok(None) };
-        let Some(text_of_status) = text(&status, MAX_STATUS) else {
+        let Some(text_of_status) = lossy_text(&status, MAX_STATUS) else {
             let why = "dpkg's database cannot be read";
             return Err(Unread { path: status, why, command: SEARCH });
         };
@@ -102,7 +102,7 @@ impl Status {
         let mut packages = self.installed.get(name)?.iter();
         let own = packages.find(|own| architecture.is_none_or(|name| own.architecture == name))?;
         let origin = self.origin(name, own);
-        let Some(list) = text(&path, MAX_LIST) else {
+        let Some(list) = lossy_text(&path, MAX_LIST) else {
             let why = "this list of a package's files cannot be read";
             return Some(Err(Unread { path, why, command: SEARCH }));
         };
@@ -118,7 +118,7 @@ impl Status {
     }
 }
 
-/// The packages that are installed. Of a database that cannot be read, none are known.
+/// The packages that are installed; none if the database cannot be read.
 pub(super) fn installed(root: &Root) -> Vec<Origin> {
     let Ok(Some(status)) = Status::read(root) else { return Vec::new() };
     let packages = status.installed.iter();

@@ -35,7 +35,7 @@ impl PackageManager {
     }
 }
 
-/// The packages of dpkg and RPM that are installed. Of a database that cannot be read, none are known.
+/// The packages of dpkg and RPM that are installed, without those of a database that cannot be read.
 pub(crate) fn installed(root: &Root) -> Vec<Origin> {
     [dpkg::installed(root), rpm::installed(root)].concat()
 }

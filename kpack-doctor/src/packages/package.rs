@@ -1,6 +1,6 @@
 //! What the readers of packages have in common: packages, the files whose packages are looked for, and what cannot be read.
 
-use std::collections::{BTreeSet, HashSet};
+use std::collections::{BTreeMap, BTreeSet, HashSet};
 use std::ffi::OsStr;
 use std::fs::{self, DirEntry};
 use std::io;
@@ -16,17 +16,18 @@ use crate::root::is_absent;
 /// The largest list of the files of a package, in bytes.
 pub(super) const MAX_LIST: u64 = 16 << 20;
 
-/// What keeps the list of a package's files.
+/// The package manager that lists a package's files.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
+#[non_exhaustive]
 pub enum PackageManager {
     /// dpkg, for which apt installs.
     Dpkg,
     /// RPM, for which dnf or zypper installs.
     Rpm,
-    /// `conda-meta`.
+    /// conda, which lists them in `conda-meta`.
     Conda,
-    /// The `RECORD` of Python. Whether pip or uv installs depends on the environment.
+    /// Python's installers, which list them in `RECORD`. Whether pip or uv installs depends on the environment.
     Python,
 }
 
@@ -43,8 +44,9 @@ impl std::fmt::Display for PackageManager {
 
 /// An installed package.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize, Deserialize)]
+#[non_exhaustive]
 pub struct Origin {
-    /// What lists its files.
+    /// The package manager that lists its files.
     pub manager: PackageManager,
     /// Its name; for dpkg with the architecture, if that is not the system's.
     pub name: String,
@@ -53,18 +55,17 @@ pub struct Origin {
 }
 
 impl Origin {
-    /// What to do about a package of conda. Several programs install these, and each breaks what another one manages, so there
-    /// is no command.
-    pub(crate) fn by_conda(&self) -> String {
+    /// How a package of conda is installed again. Several programs install these, and each breaks what another one manages, so
+    /// there is no command.
+    pub(crate) fn again_by_conda(&self) -> String {
         let Self { name, version, .. } = self;
-        format!(
-            "with the program that made this conda environment, install {name} {version} again, or a build of it with code for this GPU"
-        )
+        format!("with the program that made this conda environment, install {name} {version} again")
     }
 }
 
 /// A package, and some of its files.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[non_exhaustive]
 pub struct Owner {
     /// The package.
     #[serde(flatten)]
@@ -143,7 +144,17 @@ impl Package {
         Remedy::new(program.name, ["install", &pinned])
     }
 
-    /// The command that installs these packages of one program again, in the versions that they have.
+    /// The commands that install these packages again, one for those of each manager.
+    pub(crate) fn reinstall_all(packages: &[&Self]) -> BTreeMap<PackageManager, Option<Remedy>> {
+        let mut by_manager: BTreeMap<PackageManager, Vec<&Self>> = BTreeMap::new();
+        for package in packages {
+            by_manager.entry(package.origin.manager).or_default().push(package);
+        }
+        let commands = by_manager.into_iter();
+        commands.map(|(manager, packages)| (manager, Self::reinstall(&packages))).collect()
+    }
+
+    /// The command that installs these packages of one manager again, in the versions that they have.
     pub(crate) fn reinstall(packages: &[&Self]) -> Option<Remedy> {
         let program = packages.first()?.program?;
         let pinned = packages.iter().map(|Self { origin, .. }| {
@@ -224,5 +235,33 @@ pub(super) fn entries(directory: &Path) -> io::Result<Vec<DirEntry>> {
     match fs::read_dir(directory) {
         Err(error) if is_absent(&error) => Ok(Vec::new()),
         listed => listed?.collect(),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Given packages of dpkg and of RPM on one machine, then each manager gets a command for its own.
+    #[test]
+    fn each_manager_installs_its_own_packages_again() {
+        const APT: Program = Program {
+            name: "apt-get",
+            before_version: "=",
+            reinstall: &["install", "--reinstall"],
+        };
+        const DNF: Program =
+            Program { name: "dnf", before_version: "-", reinstall: &["reinstall"] };
+        let package = |manager, program, name: &str| {
+            let origin = Origin { manager, name: name.to_owned(), version: "1".to_owned() };
+            Package { program: Some(program), ..Package::without_command(origin, Vec::new()) }
+        };
+        let one = package(PackageManager::Dpkg, &APT, "one");
+        let two = package(PackageManager::Rpm, &DNF, "two");
+        let three = package(PackageManager::Dpkg, &APT, "three");
+        let commands = Package::reinstall_all(&[&one, &two, &three]);
+        let commands = commands.into_values().map(|remedy| remedy.unwrap().command);
+        let expected = ["apt-get install --reinstall 'one=1' 'three=1'", "dnf reinstall two-1"];
+        assert_eq!(Vec::from_iter(commands), expected);
     }
 }

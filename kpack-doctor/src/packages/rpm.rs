@@ -50,7 +50,7 @@ fn program(root: &Root) -> &'static Program {
     if is_suse { &ZYPPER } else { &DNF }
 }
 
-/// The packages that are installed. Of a database that cannot be read, none are known.
+/// The packages that are installed; none if the database cannot be read.
 pub(super) fn installed(root: &Root) -> Vec<Origin> {
     let packages = packages(root).unwrap_or_default().into_iter();
     packages.map(|RpmPackage { name, version, .. }| origin(name, version)).collect()
