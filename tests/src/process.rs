@@ -38,9 +38,19 @@ pub fn xtask(task: &str) -> Command {
     command
 }
 
+/// Gives another command what the first one sets and removes in its environment.
+pub fn copy_environment(from: &Command, to: &mut Command) {
+    for (name, value) in from.get_envs() {
+        match value {
+            Some(value) => to.env(name, value),
+            None => to.env_remove(name),
+        };
+    }
+}
+
 /// Copies a file or a directory with everything about it. This process never opens the copy, so a
 /// program can be run at once: if it did, a child that another test starts meanwhile would hold the
-/// descriptor until it calls `exec`, and as long nobody can run the program.
+/// descriptor until it calls `exec`, and until then nobody can run the program.
 ///
 /// # Panics
 /// `cp` fails.

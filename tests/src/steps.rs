@@ -6,7 +6,7 @@ use std::iter::successors;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::process::run;
+use crate::process::{copy_environment, run};
 
 /// All that changes a file system, or waits for that. Of some of them only some calls do, as [`writes`] says.
 pub const WRITING: [&str; 33] = [
@@ -316,12 +316,7 @@ fn traced(command: &Command, log: &Path, options: &[&str]) -> Command {
     if let Some(directory) = command.get_current_dir() {
         strace.current_dir(directory);
     }
-    for (name, value) in command.get_envs() {
-        match value {
-            Some(value) => strace.env(name, value),
-            None => strace.env_remove(name),
-        };
-    }
+    copy_environment(command, &mut strace);
     strace
 }
 

@@ -1,6 +1,7 @@
 //! Programs for Windows: mingw-w64's compiler builds them, and wine runs them.
 
 use std::fs::{self, File};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 use std::sync::LazyLock;
@@ -124,6 +125,29 @@ fn prefix() -> PathBuf {
 /// It is too short.
 pub fn signature(image: &[u8]) -> usize {
     u32::from_le_bytes(image[0x3c..0x40].try_into().unwrap()) as usize
+}
+
+/// What is free in the headers of an image, after the last section header.
+///
+/// # Panics
+/// It is too short.
+pub fn free_headers(image: &[u8]) -> Range<usize> {
+    let at = signature(image);
+    let sections = u16::from_le_bytes(image[at + 6..at + 8].try_into().unwrap());
+    let size = u32::from_le_bytes(image[at + 84..at + 88].try_into().unwrap());
+    at + 24 + 240 + 40 * usize::from(sections)..size as usize
+}
+
+/// Inserts bytes before the signature of an image, whose headers have room for them.
+///
+/// # Panics
+/// It is too short, or its headers have no room.
+pub fn lengthen_stub(image: &mut Vec<u8>, more: &[u8]) {
+    let (at, free) = (signature(image), free_headers(image));
+    assert!(more.len() <= free.len());
+    image.drain(free.start..free.start + more.len());
+    image.splice(at..at, more.iter().copied());
+    image[0x3c..0x40].copy_from_slice(&((at + more.len()) as u32).to_le_bytes());
 }
 
 /// A path as programs under wine know it, with back-slashes.

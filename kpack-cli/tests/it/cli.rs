@@ -60,6 +60,9 @@ const ARCHIVE: &str = "lib/.kpack/vec_lib_gfx1100.kpack";
 /// A prefix in which nothing is split.
 #[test]
 fn what_is_said_of_fat_binaries() {
+    if !tool("strip") {
+        return;
+    }
     const NOTHING_WRONG: fn(&Tree) = |_| {};
     let rows: &[Row] = &[
         (
@@ -97,7 +100,7 @@ fn what_is_said_of_fat_binaries() {
                 "kpack split lib/none.so",
                 "kpack split --all",
                 "kpack split --all --prefix .",
-                "split",
+                "kpack split",
                 // One of the options is enough.
                 "kpack split --module vec lib/libvec.so lib/libadd.so",
                 "kpack split --prefix other lib/libvec.so --quiet",
@@ -227,7 +230,12 @@ fn what_is_said_of_split_binaries() {
         (
             "nothing is wrong",
             |_| {},
-            &["verify lib", "kpack verify lib --quiet", "kpack verify lib --verbose"],
+            &[
+                "kpack verify lib",
+                "kpack verify lib --quiet",
+                // Several threads would list the files in any order.
+                "kpack verify lib --verbose --jobs 1",
+            ],
         ),
         (
             "an archive is damaged, and another one missing",

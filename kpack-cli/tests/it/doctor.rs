@@ -7,7 +7,9 @@ use std::fs;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
 
-use crate::command::{NOBODY, Row, command, for_every_user, said_by, shell, transcript};
+use crate::command::{
+    NOBODY, Row, command, for_every_user, said_by, shell, transcript, without_configuration,
+};
 use insta::assert_snapshot;
 use kpack_build::object_file;
 use kpack_core::ids;
@@ -17,7 +19,7 @@ use kpack_split::install::{InstallOptions, install};
 use kpack_split::join::{JoinOptions, join};
 use kpack_tests::bytes;
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, TargetCode, code_object, stub_library};
-use kpack_tests::process::{output, run};
+use kpack_tests::process::{copy_environment, output, run};
 use kpack_tests::require;
 use kpack_tests::tree::{Tree, write};
 
@@ -139,7 +141,7 @@ fn runtimes_and_shims() {
             ],
         ),
         (
-            "what it advises for an old runtime mends it",
+            "what it advises for an old runtime fixes it",
             AS_IT_IS,
             &[
                 "kpack doctor prefix --arch gfx1030 -v",
@@ -800,7 +802,8 @@ fn asks_once(tree: &Tree, runtime: &str) {
 #[test]
 fn variables_and_the_gpus_of_the_machine() {
     const FORCED: &[&str] = &[
-        "gfx942 gfx1030: KPACK_HIP=force LD_PRELOAD=$PWD/kpack/libkpack_hip.so kpack doctor prefix --quiet",
+        "gfx942 gfx1030: kpack doctor prefix -v",
+        "gfx942 gfx1030: KPACK_HIP=force LD_PRELOAD=$PWD/kpack/libkpack_hip.so kpack doctor prefix -v",
     ];
     let rows: &[Row] = &[
         (
@@ -893,7 +896,7 @@ fn pretending(tree: &Tree, line: &str) -> Command {
     let mut unshare = Command::new("unshare");
     unshare.args(["--user", "--map-root-user", "--mount"]).arg(inner.get_program());
     unshare.args(inner.get_args()).current_dir(tree.root());
-    unshare.envs(inner.get_envs().filter_map(|(name, value)| Some((name, value?))));
+    copy_environment(&inner, &mut unshare);
     unshare
 }
 
@@ -925,6 +928,7 @@ fn a_kernel_database_that_cannot_be_listed_is_named() {
     let (kpack, _directory) = for_every_user();
     let mut command = Command::new(kpack);
     command.current_dir(tree.root()).args(["doctor", "prefix/lib/libvec.so", "--arch", "gfx942"]);
+    without_configuration(&mut command, &tree);
     let output = command.uid(NOBODY).gid(NOBODY).output();
     fs::set_permissions(&closed, open).unwrap();
     // Only root may become another user.
@@ -948,10 +952,14 @@ fn a_binary_of_another_machine() {
         }
         let tree = Tree::new();
         split(&fat(&["gfx942"]).compiler(&compiler), &tree, "prefix");
-        let output = output(&mut command(&tree, &["doctor", "prefix", "--arch", "gfx942", "-v"]));
-        let said = String::from_utf8(output.stdout).unwrap();
+        let mut doctor = command(&tree, &["doctor", "prefix", "--arch", "gfx942", "--json"]);
+        let output = output(without_configuration(&mut doctor, &tree));
+        let said: serde_json::Value = serde_json::from_slice(&output.stdout).unwrap();
+        let found = said["findings"].as_array().unwrap().iter();
+        let found = Vec::from_iter(found.filter(|found| found["severity"] != "ok"));
+        let [found] = &found[..] else { panic!("{said:#}") };
         let text = format!("is unknown: it is for another machine ({machine}");
-        assert!(said.contains(&text), "{said}");
+        assert!(found["text"].as_str().unwrap().contains(&text), "{said:#}");
     }
 }
 
@@ -1007,6 +1015,7 @@ fn no_code_of_the_file_runs() {
         ("decoy", 1),
     ] {
         let mut doctor = command(&tree, &["doctor", name, "--arch", "gfx942"]);
+        let doctor = without_configuration(&mut doctor, &tree);
         // The dynamic linker relocates, and so resolves, with these.
         let doctor = doctor.env("LD_BIND_NOW", "1").env("LD_WARN", "1");
         assert_eq!(doctor.status().unwrap().code(), Some(exit), "{name}");

@@ -83,9 +83,14 @@ fn damaged_metadata_and_several_indexes() {
             },
             &[
                 "kpack doctor env --arch gfx1100",
+                // Each replaces what the file names, so the note is about the others.
+                "PIP_INDEX_URL=https://u:s3cr3t@d.invalid/s kpack doctor env --arch gfx1100",
+                "PIP_EXTRA_INDEX_URL=https://u:s3cr3t@d.invalid/s kpack doctor env --arch gfx1100",
+                "PIP_FIND_LINKS=https://u:s3cr3t@d.invalid/s kpack doctor env --arch gfx1100",
                 "rm env/pip.conf",
-                "PIP_INDEX_URL=https://u:s3cr3t@a.invalid/s PIP_EXTRA_INDEX_URL=https://u:s3cr3t@b.invalid/s \
-                 PIP_FIND_LINKS=https://u:s3cr3t@c.invalid/s kpack doctor env --arch gfx1100",
+                "kpack doctor env --arch gfx1100",
+                // The command names this one, since there is no secret in it.
+                "PIP_INDEX_URL=https://d.invalid/s kpack doctor env --arch gfx1100",
             ],
         ),
         (
@@ -100,9 +105,16 @@ fn damaged_metadata_and_several_indexes() {
             },
             &[
                 "kpack doctor other/env --arch gfx1100",
+                // Where there is something that uv reads, nothing is said of what it does not read.
+                "UV_DEFAULT_INDEX=own=https://u:s3cr3t@d.invalid/s kpack doctor other/env --arch gfx1100",
+                "UV_INDEX=own=https://u:s3cr3t@d.invalid/s kpack doctor other/env --arch gfx1100",
+                "UV_EXTRA_INDEX_URL=https://u:s3cr3t@d.invalid/s kpack doctor other/env --arch gfx1100",
+                "UV_FIND_LINKS=https://u:s3cr3t@d.invalid/s kpack doctor other/env --arch gfx1100",
                 "rm other/uv.toml",
-                "UV_DEFAULT_INDEX=own=https://u:s3cr3t@a.invalid/s UV_INDEX=own=https://u:s3cr3t@b.invalid/s \
-                 kpack doctor other/env --arch gfx1100",
+                "kpack doctor other/env --arch gfx1100",
+                // The command names these, since there is no secret in them.
+                "UV_DEFAULT_INDEX=own=https://d.invalid/s kpack doctor other/env --arch gfx1100",
+                "UV_INDEX_URL=https://d.invalid/s kpack doctor other/env --arch gfx1100",
             ],
         ),
         (

@@ -85,3 +85,4 @@ mod windows_binaries;
 mod windows_layouts;
 mod windows_names;
 mod windows_rust;
+mod windows_unusual;

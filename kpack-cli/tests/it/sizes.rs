@@ -159,7 +159,7 @@ fn a_fifo_has_no_bytes() {
 
 /// Each shard has its own copy of the host files; an installation has one.
 #[test]
-fn what_a_machine_downloads() {
+fn what_a_machine_installs() {
     let tree = three_shards();
     let sizes = sizes(&tree, "shards", &["in"]);
     let targets: Vec<&str> = sizes.machines.iter().map(|m| m.target.as_str()).collect();
@@ -204,7 +204,7 @@ fn report_and_install_agree_about_what_a_gpu_needs() {
 
 /// What is for a family is for each of its processors, and for no machine of its own.
 #[test]
-fn machines_download_what_is_for_families() {
+fn machines_install_what_is_for_families() {
     let tree = Tree::new();
     let sizes_by_name = [
         ("gfx1100", 1000),

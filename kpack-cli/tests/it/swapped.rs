@@ -171,7 +171,7 @@ pub(crate) fn run(
     strace.args(follow).arg("-o").arg(&trace).args(["-e", &format!("trace={call}")]);
     strace.arg(format!("-einject={call}:signal=STOP:when={number}"));
     strace.arg(env!("CARGO_BIN_EXE_kpack")).args(words(line)).arg("--quiet");
-    strace.env("RAYON_NUM_THREADS", "1").current_dir(tree.root());
+    strace.current_dir(tree.root());
     let mut strace = strace.stdout(Stdio::null()).stderr(Stdio::null()).spawn().unwrap();
     let mut swapped = None;
     let mut times = 0;
@@ -256,7 +256,7 @@ pub(crate) fn swap_at_each<T: Copy>(
 pub(crate) fn trace(tree: &Tree, line: &str, follow: &[&str]) -> Trace {
     let mut kpack = command(tree, &words(line));
     let calls = [&CALLS[..], &["openat"]].concat();
-    Trace::of(kpack.arg("--quiet").env("RAYON_NUM_THREADS", "1"), &calls, follow)
+    Trace::of(kpack.arg("--quiet"), &calls, follow)
 }
 
 macro_rules! tests {

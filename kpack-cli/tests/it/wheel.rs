@@ -10,7 +10,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::command::{kpack, said};
-use crate::wheels::{FAT, binary_wheel, library, members, names, vendored};
+use crate::wheels::{FAT, binary_wheel, library, members, names, text, vendored};
 use kpack_core::ids;
 use kpack_core::publish::Stage;
 use kpack_split::input::LinkedBinary;
@@ -279,6 +279,59 @@ fn a_complete_set_verifies_and_an_incomplete_or_changed_one_does_not() {
     let script =
         "member `vec-1.0.data/scripts/vec` differs from that of the fat wheel [host-differs]";
     assert!(said.contains(script), "{said}");
+}
+
+/// The tests of the library have these options as fields.
+#[test]
+fn options_of_a_split_on_the_command_line() {
+    let tree = Tree::new();
+    let fat = binary_wheel().member("vec.libs/libmore.so", library().bytes());
+    let fat = fat.write(&tree.path("dist")).unwrap();
+    let split = |output: &str, more: &[&str]| {
+        let arguments = ["wheel", "split", shown(&fat), "--output-dir", output];
+        said(&tree, &[&arguments, more].concat())
+    };
+    let said = split(
+        "out",
+        &[
+            "--overlay-root",
+            "vec/",
+            "--device-requires",
+            "rocm-sdk-device-{target}==7.14",
+            "--device-requires",
+            "hip-helper",
+            "--host-requires",
+            "rocm-bootstrap>=1",
+        ],
+    );
+    assert!(said.ends_with("exit code 0\n"), "{said}");
+    let requirements = |wheel: &str, metadata: &str| {
+        let metadata = text(&tree.path("out").join(wheel), metadata);
+        let lines = metadata.lines().filter_map(|line| line.strip_prefix("Requires-Dist: "));
+        Vec::from_iter(lines.map(str::to_owned))
+    };
+    let device = "vec_device_gfx942-1.0-cp311-cp311-manylinux_2_28_x86_64.whl";
+    let own = requirements(device, "vec_device_gfx942-1.0.dist-info/METADATA");
+    assert_eq!(own, ["vec==1.0", "rocm-sdk-device-gfx942==7.14", "hip-helper"]);
+    let of_host = requirements(FAT, "vec-1.0.dist-info/METADATA");
+    assert!(of_host.contains(&"rocm-bootstrap>=1".to_owned()), "{of_host:?}");
+    // Without the option, the archives of each binary are in its own top-level directory.
+    let files = Vec::from_iter(members(&tree.path("out").join(device)).into_keys());
+    assert!(files.iter().any(|file| file.starts_with("vec/.kpack/")), "{files:?}");
+    assert!(!files.iter().any(|file| file.starts_with("vec.libs/")), "{files:?}");
+    for (option, value, code) in [
+        ("--overlay-root", "missing", 3),
+        ("--overlay-root", "../vec", 2),
+        ("--device-requires", "a b", 2),
+        ("--host-requires", "a-{target}", 2),
+    ] {
+        let said = split("no", &[option, value]);
+        // The command line, which has the option too, comes first.
+        let (_, message) = said.split_once('\n').unwrap();
+        assert!(message.contains(option), "{said}");
+        assert!(said.ends_with(&format!("exit code {code}\n")), "{said}");
+        assert!(!tree.path("no").exists(), "{said}");
+    }
 }
 
 #[test]

@@ -13,17 +13,15 @@ use kpack_artifact::verify::{Options, verify};
 use kpack_split::host::Image;
 use kpack_split::install::{InstallOptions, Outcome, install};
 use kpack_split::join::{JoinOptions, join};
-use kpack_split::{Error, Id, ids};
+use kpack_split::{Error, ids};
 use kpack_tests::fixture::{
-    FatLibrary, Storage, WINDOWS_LINKERS, Wheel, WindowsBuild, WindowsLinker, code_object,
-    code_with, runs_windows_programs, walk,
+    FatLibrary, Storage, Wheel, WindowsBuild, WindowsLinker, code_object, code_with,
+    runs_windows_programs, walk,
 };
 use kpack_tests::process::{output, try_run};
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
 use kpack_tests::windows::signature;
-use object::read::pe::PeFile64;
-use object::{LittleEndian as LE, pe};
 
 /// Three wrappers, two with plain bundles, with enough device code to free pages.
 pub(crate) fn library() -> FatLibrary {
@@ -231,115 +229,6 @@ fn dll(flags: &[&str]) -> Result<Option<Bench>> {
     Bench::new(&library(), build).map(Some)
 }
 
-/// Changes a binary. Then it is rejected for a reason, and neither it nor the tree changes.
-fn is_rejected(bench: &Bench, change: impl FnOnce(&mut Vec<u8>), id: Id, parts: &[&str]) {
-    let mut bytes = fs::read(&bench.original).unwrap();
-    change(&mut bytes);
-    fs::write(bench.path(), &bytes).unwrap();
-    let before = bench.tree.snapshot();
-    let error = bench.split().unwrap_err();
-    assert_eq!(error.id(), id, "{error:?}");
-    let text = error.in_one_line();
-    assert!(parts.iter().all(|part| text.contains(part)), "{text}");
-    assert_eq!(bench.tree.snapshot(), before);
-}
-
-/// Sets the offset of the symbol table, without symbols.
-fn set_symbols(bytes: &mut [u8], offset: u32) {
-    let at = signature(bytes) + 12;
-    bytes[at..at + 4].copy_from_slice(&offset.to_le_bytes());
-    bytes[at + 4..at + 8].fill(0);
-}
-
-/// Its offset means nothing then.
-#[test]
-fn a_symbol_table_that_nothing_uses_is_dropped() -> Result<()> {
-    let Some(bench) = dll(&[])? else {
-        return Ok(());
-    };
-    let fat = fs::read(&bench.original)?;
-    for offset in [0x800, fat.len() as u32 - 0x100, fat.len() as u32 + 0x100] {
-        let mut bytes = fat.clone();
-        set_symbols(&mut bytes, offset);
-        for path in [&bench.path(), &bench.original] {
-            fs::write(path, &bytes)?;
-        }
-        bench.split()?;
-        assert_holds_against(&bench.path(), &bench.original);
-        tools_find_nothing(&bench.path())?;
-        let split = fs::read(bench.path())?;
-        bench.join(&["gfx942"])?;
-        assert_holds_against(&bench.path(), &bench.original);
-        bench.split()?;
-        ensure!(fs::read(bench.path())? == split, "{offset:#x}");
-    }
-    Ok(())
-}
-
-#[test]
-fn binaries_that_would_break_are_rejected() -> Result<()> {
-    let Some(bench) = dll(&[])? else {
-        return Ok(());
-    };
-    let machine = |machine: u16| {
-        move |bytes: &mut Vec<u8>| {
-            let at = signature(bytes) + 4;
-            bytes[at..at + 2].copy_from_slice(&machine.to_le_bytes());
-        }
-    };
-    let unsupported = ids::UNSUPPORTED_BINARY;
-    is_rejected(&bench, machine(0xaa64), unsupported, &["ARM64"]);
-    is_rejected(&bench, machine(0x14c), unsupported, &["32-bit x86"]);
-    is_rejected(&bench, machine(0x1234), unsupported, &["machine 0x1234"]);
-
-    let sign = |bytes: &mut Vec<u8>| {
-        let directory = signature(bytes) + 24 + 112 + 4 * 8;
-        let certificate = (bytes.len() as u32).to_le_bytes();
-        bytes[directory..directory + 4].copy_from_slice(&certificate);
-        bytes[directory + 4] = 16;
-        bytes.extend([0; 16]);
-    };
-    is_rejected(&bench, sign, ids::SIGNED_BINARY, &["unsigned", "then sign it"]);
-
-    let word = |offset: usize, value: u32| {
-        move |bytes: &mut Vec<u8>| {
-            let at = signature(bytes) + 24 + offset;
-            bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
-        }
-    };
-    let damaged = ids::DAMAGED_BINARY;
-    is_rejected(&bench, word(56, 0x10_0000), damaged, &["Windows does not load"]);
-    is_rejected(&bench, word(36, 0x300), damaged, &["aligned"]);
-    is_rejected(&bench, word(32, 0x200), unsupported, &["a page"]);
-    // The long name of a section is in a table within the sections.
-    let name = |bytes: &mut Vec<u8>| {
-        let name = header(bytes, b".rdata\0");
-        bytes[name..name + 8].copy_from_slice(b"/4\0\0\0\0\0\0");
-        set_symbols(bytes, 0x800);
-    };
-    is_rejected(&bench, name, unsupported, &["the symbol table"]);
-    let large = |bytes: &mut Vec<u8>| {
-        let last = header(bytes, b".reloc\0");
-        let size = 0x8000_0000_u32;
-        let address = u32::from_le_bytes(bytes[last + 12..last + 16].try_into().unwrap());
-        bytes[last + 8..last + 12].copy_from_slice(&size.to_le_bytes());
-        word(56, address + size)(bytes);
-    };
-    is_rejected(&bench, large, unsupported, &["Windows loads at most"]);
-    is_rejected(&bench, |bytes| bytes.truncate(5000), damaged, &["truncated"]);
-    is_rejected(&bench, |bytes| bytes.truncate(200), damaged, &["truncated"]);
-    // A string table of one name that does not end.
-    let long = |bytes: &mut Vec<u8>| {
-        let (coff, name) = (signature(bytes) + 4, header(bytes, b".rdata\0"));
-        let table = (bytes.len() as u32).to_le_bytes();
-        bytes[coff + 8..coff + 16].copy_from_slice(&[table, [0; 4]].concat());
-        bytes[name..name + 8].copy_from_slice(b"/4\0\0\0\0\0\0");
-        bytes.extend(vec![b'A'; 1 << 20]);
-    };
-    is_rejected(&bench, long, damaged, &["more than 4096 bytes"]);
-    Ok(())
-}
-
 /// Code that has no room in its former place needs more addresses.
 #[test]
 fn a_join_beyond_the_largest_image_is_rejected() -> Result<()> {
@@ -365,160 +254,6 @@ fn a_join_beyond_the_largest_image_is_rejected() -> Result<()> {
     let text = error.in_one_line();
     ensure!(text.contains("2 GiB that Windows loads") && text.contains("--arch"), "{text}");
     ensure!(fs::read(bench.path())? == split);
-    Ok(())
-}
-
-/// A DLL with debug data of one kind, and the offset of their entry.
-fn with_debug_directory() -> Result<Option<(Bench, usize)>> {
-    let Some(bench) = dll(&["/debug", "/pdb:vec.pdb"])? else {
-        return Ok(None);
-    };
-    let bytes = fs::read(&bench.original)?;
-    let file = PeFile64::parse(&*bytes)?;
-    let directory = file.data_directory(pe::IMAGE_DIRECTORY_ENTRY_DEBUG);
-    let directory = directory.context("a debug directory")?;
-    let (entry, _) = directory.file_range(&file.section_table())?;
-    Ok(Some((bench, entry as usize)))
-}
-
-/// The address of a directory without a size means nothing, and that of certificates is an offset in the file.
-#[test]
-fn a_data_directory_without_a_size_is_nowhere() -> Result<()> {
-    let Some(bench) = dll(&[])? else {
-        return Ok(());
-    };
-    let mut bytes = fs::read(&bench.original)?;
-    let at = {
-        let file = PeFile64::parse(&*bytes)?;
-        let mut sections = file.section_table().iter();
-        let code = sections.find(|section| section.raw_name().starts_with(b".hip_fat"));
-        code.context("device code")?.virtual_address.get(LE) + 16
-    };
-    for index in [pe::IMAGE_DIRECTORY_ENTRY_SECURITY, pe::IMAGE_DIRECTORY_ENTRY_GLOBALPTR] {
-        let entry = signature(&bytes) + 24 + 112 + 8 * index;
-        bytes[entry..entry + 4].copy_from_slice(&at.to_le_bytes());
-        bytes[entry + 4..entry + 8].fill(0);
-    }
-    fs::write(bench.path(), &bytes)?;
-    bench.split()?;
-    assert_holds(bench.tree.root());
-    Ok(())
-}
-
-/// Nothing tells which of the two is right, unless the data do.
-#[test]
-fn debug_data_at_two_places_are_rejected() -> Result<()> {
-    let Some((bench, entry)) = with_debug_directory()? else {
-        return Ok(());
-    };
-    let parts = ["debug directory", "as its linker wrote it"];
-    let address = |bytes: &mut Vec<u8>| bytes[entry + 20] ^= 0x40;
-    is_rejected(&bench, address, ids::DAMAGED_BINARY, &parts);
-    let unknown = |bytes: &mut Vec<u8>| {
-        let word = |at: usize| u32::from_le_bytes(bytes[at..at + 4].try_into().unwrap());
-        let data = word(entry + 24) as usize;
-        bytes[data..data + 4].fill(b'?');
-        bytes[entry + 25] ^= 2;
-    };
-    is_rejected(&bench, unknown, ids::DAMAGED_BINARY, &parts);
-    Ok(())
-}
-
-/// As tools leave it that move data.
-#[test]
-fn a_wrong_offset_of_debug_data_is_corrected() -> Result<()> {
-    let Some((bench, entry)) = with_debug_directory()? else {
-        return Ok(());
-    };
-    let mut bytes = fs::read(&bench.original)?;
-    bytes[entry + 25] ^= 2;
-    fs::write(bench.path(), &bytes)?;
-    bench.split()?;
-    bench.join(&["gfx942"])?;
-    assert_holds_against(&bench.path(), &bench.original);
-    tools_find_nothing(&bench.path())
-}
-
-/// It writes a size of the image that is 0.
-#[test]
-fn a_section_that_llvm_objcopy_adds_is_named() -> Result<()> {
-    let tool = "llvm-objcopy-19";
-    let Some(bench) = dll(&[])?.filter(|_| require::tool(tool)) else {
-        return Ok(());
-    };
-    let add = |path: &Path| {
-        let section = ".extra=/etc/hostname";
-        try_run(Command::new(tool).args(["--add-section", section]).arg(path))
-    };
-    let parts = ["`.extra`", "llvm-objcopy --add-section", "install the original"];
-    let fat = fs::read(&bench.original)?;
-    add(&bench.original)?;
-    is_rejected(&bench, |_| (), ids::DAMAGED_BINARY, &parts);
-    // The split binary as well.
-    fs::write(bench.path(), fat)?;
-    bench.split()?;
-    fs::copy(bench.path(), &bench.original)?;
-    add(&bench.original)?;
-    is_rejected(&bench, |_| (), ids::DAMAGED_BINARY, &parts);
-    Ok(())
-}
-
-#[test]
-fn merged_sections_are_rejected() -> Result<()> {
-    for (flag, name) in
-        [("/merge:.hipFatBinSegment=.rdata", ".hipFatB"), ("/merge:.hip_fatbin=.rdata", ".hip_fat")]
-    {
-        let Some(bench) = dll(&[flag])? else {
-            return Ok(());
-        };
-        let parts = ["merged", ".rdata", name];
-        is_rejected(&bench, |_| (), ids::UNSUPPORTED_BINARY, &parts);
-    }
-    Ok(())
-}
-
-/// Without relocations and sections of their own, what they point to tells wrappers from other data.
-#[test]
-fn wrappers_and_bundles_merged_into_data_are_rejected() -> Result<()> {
-    for storage in [Storage::Plain, Storage::Zstd(2)] {
-        let flags = ["/fixed", "/merge:.hipFatBinSegment=.data", "/merge:.hip_fatbin=.rdata"];
-        let build =
-            WindowsBuild { linker: WindowsLinker::LldLink, is_program: true, flags: &flags };
-        if !build.linker.is_there() {
-            return Ok(());
-        }
-        let code = code_object("gfx1100", &[1; 64])?;
-        let library = FatLibrary::new().wrapper(storage, [("gfx1100", code)]);
-        let bench = Bench::new(&library, build)?;
-        let parts = ["merged the wrappers", "`.data`", ".hipFatB"];
-        is_rejected(&bench, |_| (), ids::UNSUPPORTED_BINARY, &parts);
-    }
-    Ok(())
-}
-
-/// The header of a section.
-fn header(bytes: &[u8], name: &[u8]) -> usize {
-    let mut headers = (signature(bytes) + 24 + 240..).step_by(40);
-    headers.find(|at| bytes[*at..].starts_with(name)).unwrap()
-}
-
-#[test]
-fn wrappers_elsewhere_are_found_without_relocations() -> Result<()> {
-    let merged = "/merge:.hipFatBinSegment=.rdata";
-    for (flags, is_code) in
-        [(&[merged, "/fixed"][..], false), (&[merged], true), (&[merged, "/fixed"], true)]
-    {
-        let Some(bench) = dll(flags)? else {
-            return Ok(());
-        };
-        let change = |bytes: &mut Vec<u8>| {
-            // IMAGE_SCN_MEM_EXECUTE.
-            let at = header(bytes, b".rdata\0") + 39;
-            bytes[at] |= if is_code { 0x20 } else { 0 };
-        };
-        let parts = ["merged", ".rdata", ".hipFatB"];
-        is_rejected(&bench, change, ids::UNSUPPORTED_BINARY, &parts);
-    }
     Ok(())
 }
 
@@ -554,55 +289,6 @@ fn separate_debug_files_stay() -> Result<()> {
         }
         ensure!(fs::read(tree.path("bin/plain.debug"))? == before, "{tool}");
     }
-    Ok(())
-}
-
-/// Makes headers that end with the last section header, by a longer DOS stub.
-fn fill_headers(bench: &Bench) -> Result<()> {
-    let mut bytes = fs::read(&bench.original)?;
-    let at = signature(&bytes);
-    let sections = u16::from_le_bytes(bytes[at + 6..at + 8].try_into()?);
-    let table = at + 24 + 240;
-    let end = table + 40 * usize::from(sections);
-    let size = u32::from_le_bytes(bytes[at + 84..at + 88].try_into()?) as usize;
-    let more = size - end;
-    ensure!(more.is_multiple_of(8));
-    bytes.drain(end..size);
-    bytes.splice(at..at, vec![0x90; more]);
-    bytes[0x3c..0x40].copy_from_slice(&((at + more) as u32).to_le_bytes());
-    fs::write(bench.path(), &bytes)?;
-    Ok(fs::write(&bench.original, &bytes)?)
-}
-
-#[test]
-fn headers_without_room_grow() -> Result<()> {
-    let Some(bench) = dll(&[])? else {
-        return Ok(());
-    };
-    // Given headers that end with the last section header,
-    fill_headers(&bench)?;
-    // when it is split, then it runs, and a join and a split give the same bytes.
-    bench.check()?;
-    bench.check_join()
-}
-
-/// Then only a join needs another section header.
-#[test]
-fn headers_without_room_grow_for_a_join() -> Result<()> {
-    let code = code_object("gfx1100", &[1; 64])?;
-    let library = FatLibrary::new().wrapper(Storage::Plain, [("gfx1100", code)]);
-    let build = WindowsBuild { linker: WindowsLinker::LldLink, is_program: false, flags: &[] };
-    if !build.linker.is_there() {
-        return Ok(());
-    }
-    let bench = Bench::new(&library, build)?;
-    fill_headers(&bench)?;
-    bench.split()?;
-    let split = fs::read(bench.path())?;
-    bench.join(&["gfx1100"])?;
-    assert_holds_against(&bench.path(), &bench.original);
-    bench.split()?;
-    ensure!(fs::read(bench.path())? == split);
     Ok(())
 }
 
@@ -749,26 +435,6 @@ fn linkers_write_the_same_checksum() -> Result<()> {
         bytes.push(1);
         fs::write(bench.path(), bytes)?;
         ensure!(sums(&bench.path())?.is_some(), "{linker:?}, with a byte more");
-    }
-    Ok(())
-}
-
-#[test]
-fn device_code_of_one_page_frees_no_addresses() -> Result<()> {
-    for linker in WINDOWS_LINKERS.into_iter().filter(|linker| linker.is_there()) {
-        let build = WindowsBuild { linker, is_program: false, flags: &[] };
-        let library = FatLibrary::new();
-        let tiny = code_object("gfx1100", &[1; 64])?;
-        let library = library.wrapper(Storage::Plain, [("gfx1100", tiny)]);
-        let bench = Bench::new(&library, build)?;
-        bench.split()?;
-        assert_holds_against(&bench.path(), &bench.original);
-        let split = fs::read(bench.path())?;
-        bench.join(&["gfx1100"])?;
-        assert_holds_against(&bench.path(), &bench.original);
-        tools_find_nothing(&bench.path())?;
-        bench.split()?;
-        ensure!(fs::read(bench.path())? == split);
     }
     Ok(())
 }

@@ -14,7 +14,7 @@ use kpack_tests::fixture::{
 };
 use kpack_tests::process::try_run;
 use kpack_tests::require;
-use kpack_tests::windows::signature;
+use kpack_tests::windows::{free_headers, lengthen_stub, signature};
 use object::LittleEndian as LE;
 use object::pe;
 use object::read::pe::{ImageNtHeaders, PeFile64};
@@ -124,19 +124,13 @@ fn sections(alignments: [u32; 3]) -> String {
 /// Inserts a Rich header before the signature, if the headers have room. Returns whether they have.
 fn add_rich_header(binary: &Path) -> Result<bool> {
     let mut bytes = fs::read(binary)?;
-    let at = signature(&bytes);
-    let sections = u16::from_le_bytes(bytes[at + 6..at + 8].try_into()?);
-    let end = at + 24 + 240 + 40 * usize::from(sections);
-    let size = u32::from_le_bytes(bytes[at + 84..at + 88].try_into()?) as usize;
     let key: u32 = 0x1357_9bdf;
     let words = [0x536e_6144 ^ key, key, key, key, 0x0103_6b14 ^ key, 7 ^ key, 0x6863_6952, key];
     let rich = Vec::from_iter(words.iter().flat_map(|word| word.to_le_bytes()));
-    if size - end < rich.len() {
+    if free_headers(&bytes).len() < rich.len() {
         return Ok(false);
     }
-    bytes.drain(end..end + rich.len());
-    bytes.splice(at..at, rich.iter().copied());
-    bytes[0x3c..0x40].copy_from_slice(&((at + rich.len()) as u32).to_le_bytes());
+    lengthen_stub(&mut bytes, &rich);
     Ok(fs::write(binary, bytes).map(|()| true)?)
 }
 

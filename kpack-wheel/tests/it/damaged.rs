@@ -59,14 +59,23 @@ fn metadata(more: &str) -> Wheel {
     binary_wheel().in_metadata(version, &format!("{version}{more}"))
 }
 
+/// The rows of the wheel's members in RECORD.
+const ROWS: &[&str] = &[
+    "vec/__init__.py,,",
+    "vec/_vec.so,,",
+    "vec-1.0.dist-info/METADATA,,",
+    "vec-1.0.dist-info/WHEEL,,",
+    "vec-1.0.dist-info/RECORD,,",
+];
+
+/// The wheel with these rows in RECORD.
+fn rows(rows: impl IntoIterator<Item = &'static &'static str>) -> Wheel {
+    binary_wheel().record(&Vec::from_iter(rows.into_iter().map(|row| (*row).to_owned())))
+}
+
 /// The wheel with these rows in RECORD after those of its members.
-fn record(more: &[&str]) -> Wheel {
-    let members = ["vec/__init__.py", "vec/_vec.so"];
-    let members = members.into_iter().map(|name| format!("{name},,"));
-    let of_dist_info = ["METADATA", "WHEEL", "RECORD"];
-    let of_dist_info = of_dist_info.into_iter().map(|name| format!("vec-1.0.dist-info/{name},,"));
-    let more = more.iter().map(|row| (*row).to_owned());
-    binary_wheel().record(&Vec::from_iter(members.chain(of_dist_info).chain(more)))
+fn record(more: &'static [&'static str]) -> Wheel {
+    rows(ROWS.iter().chain(more))
 }
 
 /// The wheel with this row for a member whose content is `answer = 42` and a newline.
@@ -131,6 +140,7 @@ fn wheels() -> Vec<(&'static str, Wheel)> {
         ("an extra that ends with a dot", metadata("Requires-Dist: a [b, c.]\n")),
         ("no device code", Wheel::new(FAT).member("vec/__init__.py", "")),
         ("a RECORD of itself", binary_wheel().record(&["vec-1.0.dist-info/RECORD,,".to_owned()])),
+        ("a RECORD without the row of a module", rows(&ROWS[1..])),
         ("a RECORD with a file that is missing", record(&["vec/none.py,,"])),
         ("a RECORD with a missing file elsewhere", record(&["../none.py,,"])),
         ("a RECORD with an absolute path", record(&["/etc/passwd,,"])),
@@ -228,7 +238,7 @@ fn archives() -> Vec<(&'static str, Vec<u8>)> {
         ),
         ("encrypted members", with_headers(good.clone(), "", |flags| flags[0] |= 1)),
         ("a directory with contents", zipped(&with_contents)),
-        ("a member behind the end of all files", far_member()),
+        ("a member past the end of all files", far_member()),
         // Both the member and the directory say that it is 4 GB.
         (
             "a member that would fill the disk",
@@ -304,7 +314,7 @@ fn wheels_that_are_only_unusual_are_split() {
     commented[end + 20] = 7;
     let stored = zipped(&Vec::from_iter(contents(&binary_wheel().bytes().unwrap())));
     let with_hashes = HASHES.map(|hash| row(&format!("{hash},12")).bytes().unwrap());
-    let long_field = metadata(&format!("Summary: s\n{}", " a\n".repeat(200_000)));
+    let long_field = metadata(&format!("Summary: s\n{}", " a\n".repeat(1_000_000)));
     let rows = [
         ("a comment", commented),
         ("members that are not compressed", stored),
@@ -322,7 +332,7 @@ fn wheels_that_are_only_unusual_are_split() {
 #[test]
 fn more_extras_than_there_are_gpus_are_a_fault() {
     let tree = Tree::new();
-    let fields = (0..20_000)
+    let fields = (0..100_000)
         .map(|n| format!("Provides-Extra: device-{n}\nRequires-Dist: a ; extra == 'device-{n}'\n"));
     let fat = metadata(&String::from_iter(fields)).write(tree.root()).unwrap();
     let report = verify(&[fat], &VerifyOptions::default()).unwrap();

@@ -324,7 +324,8 @@ fn wheels_become_sets_that_fit_together() {
     }
     let mut settings = insta::Settings::clone_current();
     settings.add_filter(r"\d+ bytes, \d+ before", "[sizes]");
-    settings.add_filter(r"have \d+%", "have [percent]%");
+    // By how much a small wheel grows depends on the linker, unless most of it stays as it is.
+    settings.add_filter(r"have (?:1[1-9]|2\d)\d%", "have [percent]%");
     settings.bind(|| insta::assert_snapshot!(said.trim_end()));
 }
 

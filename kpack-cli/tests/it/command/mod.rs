@@ -66,15 +66,32 @@ fn texts(tree: &Tree, output: Output) -> ([String; 2], i32) {
     (texts, output.status.code().unwrap())
 }
 
-/// Lets a command find no configuration of the user and of installers.
+/// Lets a command find no configuration of the user, of installers, of the dynamic linker and of GPUs.
 pub(crate) fn without_configuration<'a>(command: &'a mut Command, tree: &Tree) -> &'a mut Command {
-    let is_of_installer = |name: &OsString| {
-        ["PIP_", "UV_"].iter().any(|start| name.as_encoded_bytes().starts_with(start.as_bytes()))
+    let starts = [
+        "PIP_",
+        "UV_",
+        "VIRTUAL_ENV",
+        "CONDA_PREFIX",
+        "XDG_CONFIG_HOME",
+        "LD_LIBRARY_PATH",
+        "LD_PRELOAD",
+        "HIP_VISIBLE_DEVICES",
+        "CUDA_VISIBLE_DEVICES",
+        "GPU_DEVICE_ORDINAL",
+        "ROCR_VISIBLE_DEVICES",
+        "HSA_OVERRIDE_GFX_VERSION",
+        "ROCM_PATH",
+        "ROCM_KPACK_",
+        "KPACK_HIP",
+    ];
+    let is_configuration = |name: &OsString| {
+        starts.iter().any(|start| name.as_encoded_bytes().starts_with(start.as_bytes()))
     };
-    for name in env::vars_os().map(|(name, _)| name).filter(is_of_installer) {
+    for name in env::vars_os().map(|(name, _)| name).filter(is_configuration) {
         command.env_remove(name);
     }
-    command.env_remove("VIRTUAL_ENV").env("HOME", tree.root())
+    command.env("HOME", tree.root())
 }
 
 /// A command line of a shell, in a tree, where `kpack` is the command under test.
@@ -88,9 +105,11 @@ pub(crate) fn shell(tree: &Tree, line: &str) -> Command {
     shell
 }
 
-/// A command line, and what it prints, as in the rows of [`said_by`].
+/// A command line, and what it prints, as in the rows of [`said_by`]. The shell must find what it runs.
 pub(crate) fn transcript(tree: &Tree, line: &str, mut shell: Command) -> String {
     let ([stdout, stderr], code) = texts(tree, shell.output().unwrap());
+    // The shell's own: what the line names does not exist, or cannot be run.
+    assert!(![126, 127].contains(&code), "{line}: {stderr}");
     let stderr = stderr.lines().map(|line| format!("! {line}\n"));
     format!("$ {line}\n{stdout}{}exit code {code}\n", String::from_iter(stderr))
 }
@@ -103,6 +122,7 @@ pub(crate) type Row = (&'static str, fn(&Tree), &'static [&'static str]);
 pub(crate) fn said_by(rows: &[Row], original: &Tree) -> String {
     let mut text = String::new();
     for (name, change, lines) in rows {
+        assert!(lines.iter().any(|line| line.contains("kpack ")), "{name}: nothing runs kpack");
         let tree = original.copy();
         change(&tree);
         text += &format!("# {name}\n");
