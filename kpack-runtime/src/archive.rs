@@ -195,10 +195,8 @@ impl Archive {
     }
 
     pub(crate) fn load_into<M: Memory>(&self, kernel: &str, target: &str) -> Result<M, Error> {
-        let room = |size| match self.toc().scheme.is_compressed() {
-            true => M::with_capacity(size),
-            false => M::zeroed(size),
-        };
+        let is_compressed = self.toc().scheme.is_compressed();
+        let room = |size| if is_compressed { M::with_capacity(size) } else { M::zeroed(size) };
         Scratch::with(|scratch| self.load_with(scratch, kernel, target, &room))
     }
 
@@ -213,24 +211,20 @@ impl Archive {
         let entry = self.entry(kernel, target)?;
         let (offset, size) = self.place(entry.ordinal)?;
         let stored = Stored { kernel, target, entry, offset };
-        match self.toc().scheme.is_compressed() {
-            false => {
-                let memory = usize::try_from(size).ok().and_then(room);
-                let mut memory = memory.ok_or(Error::OutOfMemory { size })?;
-                self.read_at(memory.written(), offset)?;
-                self.compare(memory.written(), stored)?;
-                Ok(memory)
-            }
-            true => match self.mapped(offset, size) {
-                Some(frame) => self.decompress(&mut scratch.decoder, frame, stored, room),
-                None => {
-                    let frame = scratch.frame(size).ok_or(Error::OutOfMemory { size })?;
-                    self.read_at(frame, offset)?;
-                    let (decoder, frame) = scratch.parts(size);
-                    self.decompress(decoder, frame, stored, room)
-                }
-            },
+        if !self.toc().scheme.is_compressed() {
+            let memory = usize::try_from(size).ok().and_then(room);
+            let mut memory = memory.ok_or(Error::OutOfMemory { size })?;
+            self.read_at(memory.written(), offset)?;
+            self.compare(memory.written(), stored)?;
+            return Ok(memory);
         }
+        if let Some(frame) = self.mapped(offset, size) {
+            return self.decompress(&mut scratch.decoder, frame, stored, room);
+        }
+        let frame = scratch.frame(size).ok_or(Error::OutOfMemory { size })?;
+        self.read_at(frame, offset)?;
+        let (decoder, frame) = scratch.parts(size);
+        self.decompress(decoder, frame, stored, room)
     }
 
     /// Compares the BLAKE3 digest of an uncompressed code object, if the archive has one.

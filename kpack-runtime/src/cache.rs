@@ -25,7 +25,7 @@ pub struct Cache {
     /// By absolute or canonical path, the archive that it led to first.
     by_path: RwLock<HashMap<PathBuf, Arc<Archive>>>,
     /// Where binaries are, by their paths.
-    places: RwLock<HashMap<PathBuf, Arc<BinaryOrigin>>>,
+    origins: RwLock<HashMap<PathBuf, Arc<BinaryOrigin>>>,
     /// Failures that were explained already: binary and targets.
     explained: Mutex<HashSet<(PathBuf, Vec<String>)>>,
 }
@@ -42,7 +42,7 @@ impl Cache {
             environment,
             archives: RwLock::default(),
             by_path: RwLock::default(),
-            places: RwLock::default(),
+            origins: RwLock::default(),
             explained: Mutex::default(),
         }
     }
@@ -99,13 +99,13 @@ impl Cache {
     }
 
     /// Where a binary is, as it was at its first lookup.
-    pub(crate) fn place(&self, binary: &Path) -> Arc<BinaryOrigin> {
-        get(&self.places, binary).unwrap_or_else(|| {
-            let place = Arc::new(BinaryOrigin::of(binary, platform::loaded_objects()));
+    pub(crate) fn origin(&self, binary: &Path) -> Arc<BinaryOrigin> {
+        get(&self.origins, binary).unwrap_or_else(|| {
+            let origin = Arc::new(BinaryOrigin::of(binary, platform::loaded_objects()));
             if binary.is_absolute() {
-                insert(&self.places, binary.to_owned(), place)
+                insert(&self.origins, binary.to_owned(), origin)
             } else {
-                place
+                origin
             }
         })
     }

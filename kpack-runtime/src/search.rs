@@ -79,8 +79,8 @@ impl Cache {
         if self.environment().disable {
             return Err(Error::Disabled);
         }
-        let place = self.place(request.binary);
-        let present = present(self, &locations(self, request, &place));
+        let origin = self.origin(request.binary);
+        let present = present(self, &locations(self, request, &origin));
         let gpus: Vec<&[TargetId]> = match request.isas {
             [] => vec![&[]],
             gpus => gpus.chunks(1).collect(),
@@ -97,13 +97,13 @@ impl Cache {
             let targets = BTreeSet::from_iter(targets.map(TargetId::to_string));
             let request = Request { isas: gpu, ..*request };
             let targets = Vec::from_iter(targets);
-            let search = Search::begin(self, &request, &place, targets);
+            let search = Search::begin(self, &request, &origin, targets);
             let mut skipped = Vec::new();
             let each = search.targets.chunks(1);
             let found: Vec<CodeObject> =
                 each.filter_map(|target| search.find(target, &mut skipped)).collect();
             if found.is_empty() {
-                result = Err(search.failure(&skipped, &place));
+                result = Err(search.failure(&skipped, &origin));
             } else if self.environment().debug {
                 let trouble = search.trouble(&skipped);
                 if !trouble.is_empty() {
@@ -149,12 +149,12 @@ impl Cache {
         if request.isas.is_empty() {
             return Err(Error::NoIsa);
         }
-        let place = self.place(request.binary);
+        let origin = self.origin(request.binary);
         let targets = lookup::targets(request.isas);
-        let search = Search::begin(self, request, &place, targets);
+        let search = Search::begin(self, request, &origin, targets);
         let mut skipped = Vec::new();
         let Some(found) = search.find(&search.targets, &mut skipped) else {
-            return Err(search.failure(&skipped, &place));
+            return Err(search.failure(&skipped, &origin));
         };
         let loaded = found.archive.load_into::<M>(&found.kernel, &found.target);
         if self.environment().debug {
@@ -169,8 +169,8 @@ impl Cache {
 }
 
 /// Where to look.
-fn locations(cache: &Cache, request: &Request<'_>, place: &BinaryOrigin) -> Vec<Location> {
-    RULES.locations(cache.environment(), request.marker, place)
+fn locations(cache: &Cache, request: &Request<'_>, origin: &BinaryOrigin) -> Vec<Location> {
+    RULES.locations(cache.environment(), request.marker, origin)
 }
 
 /// Every target that archives at these locations are for.
@@ -219,11 +219,11 @@ impl<'a> Search<'a> {
     fn begin(
         cache: &'a Cache,
         request: &'a Request<'a>,
-        place: &BinaryOrigin,
+        origin: &BinaryOrigin,
         targets: Vec<String>,
     ) -> Self {
         let mut tried: Vec<Tried> = Vec::new();
-        let locations = locations(cache, request, place);
+        let locations = locations(cache, request, origin);
         for candidate in RULES.candidates(&locations, &targets) {
             let opened = cache.archive(&candidate.path);
             let known = |archive: &Arc<Archive>| {
@@ -329,7 +329,7 @@ impl<'a> Search<'a> {
     }
 
     /// Why nothing was found.
-    fn failure(&self, skipped: &[Skipped], place: &BinaryOrigin) -> Error {
+    fn failure(&self, skipped: &[Skipped], origin: &BinaryOrigin) -> Error {
         let archives = || self.opened().map(|(_, archive)| archive);
         let out_of_resources =
             |(_, opened): &Tried| opened.as_ref().is_err_and(Error::is_exhaustion);
@@ -363,7 +363,7 @@ impl<'a> Search<'a> {
             },
         };
         let attempts = self.tried.iter().map(attempt).collect();
-        let installed = RULES.of_marker(self.request.marker, place);
+        let installed = RULES.of_marker(self.request.marker, origin);
         let installed = installed.map(|location| location.path).collect();
         let environment = self.cache.environment();
         let kernels = self.kernels.clone();

@@ -114,7 +114,7 @@ impl Rules {
         &self,
         environment: &Environment,
         marker: &Marker,
-        place: &BinaryOrigin,
+        origin: &BinaryOrigin,
     ) -> Vec<Location> {
         let listed = |paths: &[PathBuf], rule| {
             let locations = paths.iter().enumerate();
@@ -127,7 +127,7 @@ impl Rules {
             return listed(&environment.path, Rule::Path);
         }
         let mut locations = listed(&environment.path_prefix, Rule::PathPrefix);
-        locations.extend(self.of_marker(marker, place));
+        locations.extend(self.of_marker(marker, origin));
         locations
     }
 
@@ -135,12 +135,12 @@ impl Rules {
     pub(crate) fn of_marker<'a>(
         &self,
         marker: &'a Marker,
-        place: &'a BinaryOrigin,
+        origin: &'a BinaryOrigin,
     ) -> impl Iterator<Item = Location> + 'a {
         let beside_links = self.beside_links;
         let paths = marker.kpack_search_paths.iter().enumerate();
         paths.flat_map(move |(position, path)| {
-            let directories = place.0.iter();
+            let directories = origin.0.iter();
             let directories =
                 directories.filter(move |(_, rule)| beside_links || *rule != Rule::Link);
             directories.map(move |(directory, rule)| Location {

@@ -10,8 +10,8 @@
 //!
 //! let archives = vec![".kpack/vec_lib_@GFXARCH@.kpack".to_owned()];
 //! let marker = Marker::new("lib/libvec.so", archives);
-//! let place = BinaryOrigin::of("/opt/vec/lib/libvec.so".as_ref(), []);
-//! let locations = Rules::KPACK.locations(&Environment::default(), &marker, &place);
+//! let origin = BinaryOrigin::of("/opt/vec/lib/libvec.so".as_ref(), []);
+//! let locations = Rules::KPACK.locations(&Environment::default(), &marker, &origin);
 //! let candidates = Rules::KPACK.candidates(&locations, &["gfx942".to_owned()]);
 //! let expected = lookup::Candidate {
 //!     path: "/opt/vec/lib/.kpack/vec_lib_gfx942.kpack".into(),

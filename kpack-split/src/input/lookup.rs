@@ -108,8 +108,8 @@ impl Lookup {
         if marker.kernel_name.is_none() {
             return Ok(Kpacks::default());
         }
-        let place = BinaryOrigin::of(&binary, []);
-        let locations = self.rules.locations(&self.environment, marker, &place);
+        let origin = BinaryOrigin::of(&binary, []);
+        let locations = self.rules.locations(&self.environment, marker, &origin);
         // A search path leads to a place for each directory of the binary.
         let mut search_paths: BTreeMap<(bool, usize), Vec<Location>> = BTreeMap::new();
         for location in locations {
