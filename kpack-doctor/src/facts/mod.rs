@@ -170,21 +170,21 @@ fn likely(reader: &Reader) -> Result<Examined, Error> {
     let active = installer::active();
     let mut passed_over: Option<&PathBuf> = None;
     for place in &places {
-        let mut subject = if places::is_of_distribution(place) {
+        let mut examined = if places::is_of_distribution(place) {
             let processes = process::in_libraries(place, reader)?;
             Examined { processes, ..Examined::default() }
         } else {
             match Examined::at(place, reader) {
                 Err(Error::Refused { .. }) => Examined::default(),
-                subject => subject?,
+                examined => examined?,
             }
         };
-        if subject.has_device_code() {
-            subject.passed_over = passed_over.map(|active| {
+        if examined.has_device_code() {
+            examined.passed_over = passed_over.map(|active| {
                 let (place, active) = (shown(place), shown(active));
                 format!(", in {place}; the active environment, {active}, has no device code")
             });
-            return Ok(subject);
+            return Ok(examined);
         }
         passed_over = passed_over.or(active.as_ref().filter(|active| *active == place));
     }

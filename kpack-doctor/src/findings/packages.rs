@@ -27,7 +27,7 @@ fn judge_unread(packages: &Packages, processes: &[Process]) -> impl Iterator<Ite
 }
 
 /// The findings: archives that a package lists and that are gone, and device packages that are recommended for a GPU
-/// and not installed. `all_lost` is what trim removed, which `judge` explains.
+/// and not installed. `all_lost` is what trim removed: no other build is advised for that.
 pub(super) fn judge(
     packages: &DevicePackages,
     processes: &[Process],
