@@ -45,17 +45,23 @@ pub fn copy_file(from: impl AsRef<Path>, to: impl AsRef<Path>) {
 pub fn entries_below(path: &Path) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
     let entries = WalkDir::new(path).min_depth(1).into_iter().map(Result::unwrap);
     let described = entries.map(|entry| {
-        let bytes = match entry.file_type() {
-            kind if kind.is_dir() => Vec::new(),
-            kind if kind.is_symlink() => {
-                fs::read_link(entry.path()).unwrap().into_os_string().into_encoded_bytes()
-            }
-            _ => fs::read(entry.path()).unwrap(),
-        };
         let within = entry.path().strip_prefix(path).unwrap();
-        (within.to_owned(), (entry.metadata().unwrap().mode(), bytes))
+        (within.to_owned(), mode_and_bytes(entry.path()))
     });
     described.collect()
+}
+
+/// The mode of an entry, and the bytes of a file or where a symbolic link leads.
+fn mode_and_bytes(path: &Path) -> (u32, Vec<u8>) {
+    let metadata = path.symlink_metadata().unwrap();
+    let bytes = if metadata.is_symlink() {
+        fs::read_link(path).unwrap().into_os_string().into_encoded_bytes()
+    } else if metadata.is_dir() {
+        Vec::new()
+    } else {
+        fs::read(path).unwrap()
+    };
+    (metadata.mode(), bytes)
 }
 
 /// A temporary directory tree.
@@ -122,17 +128,7 @@ impl Tree {
     /// Every file with its mode and bytes.
     pub fn snapshot(&self) -> Snapshot {
         let entries = self.entries().into_iter();
-        entries
-            .map(|(name, path)| {
-                let metadata = path.symlink_metadata().unwrap();
-                let bytes = if metadata.is_symlink() {
-                    fs::read_link(&path).unwrap().into_os_string().into_encoded_bytes()
-                } else {
-                    fs::read(&path).unwrap()
-                };
-                (name, (metadata.mode(), bytes))
-            })
-            .collect()
+        entries.map(|(name, path)| (name, mode_and_bytes(&path))).collect()
     }
 
     /// Every file and directory, its bytes, its inode and its time of change.

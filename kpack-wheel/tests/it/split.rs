@@ -31,14 +31,7 @@ fn row(name: &'static str, wheel: Wheel) -> Row {
 
 /// A wheel of a package with a fat binary, and something of everything else.
 fn wheel(file: &str) -> Wheel {
-    let stem = &file[..file.match_indices('-').nth(1).unwrap().0];
-    Wheel::new(file)
-        .field("License-File", "LICENSE")
-        .field("Requires-Python", ">=3.9")
-        .member("vec/__init__.py", "answer = 42\n")
-        .member_with_mode("vec/_vec.so", 0o755, library().bytes())
-        .member_with_mode("vec/private.txt", 0o600, "mine")
-        .member(&format!("{stem}.dist-info/licenses/LICENSE"), "Do as you like.\n")
+    Wheel::with_library(file, library().bytes())
 }
 
 /// A wheel with code for these targets.
