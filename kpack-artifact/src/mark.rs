@@ -13,7 +13,7 @@ use kpack_core::files;
 use kpack_core::publish::Directory;
 use kpack_core::{Error, Reason, ids};
 use kpack_split::input::or_refused;
-use kpack_tree::Selection;
+use kpack_tree::DatabaseSelection;
 
 /// The most bytes of a mark. Each of its rules is compared with each path of the artifact, which others may have made.
 const MAX_SIZE: usize = 64 << 10;
@@ -30,7 +30,7 @@ struct Mark {
 ///
 /// # Errors
 /// [`Error::Usage`] if they are more than [`databases`] reads.
-pub(crate) fn to_bytes(selection: &Selection) -> Result<Vec<u8>, Error> {
+pub(crate) fn to_bytes(selection: &DatabaseSelection) -> Result<Vec<u8>, Error> {
     let bytes = naming(selection.names());
     if bytes.len() > MAX_SIZE {
         let size = bytes.len();
@@ -55,10 +55,10 @@ pub fn naming(databases: Vec<String>) -> Vec<u8> {
 ///
 /// # Errors
 /// As [`noted`].
-pub(crate) fn databases(artifact: &Path, role: &Role) -> Result<Selection, Error> {
+pub(crate) fn databases(artifact: &Path, role: &Role) -> Result<DatabaseSelection, Error> {
     Ok(noted(artifact)?.unwrap_or_else(|| match role {
-        Role::Target(_) | Role::Group => Selection::all(),
-        Role::Generic | Role::Unsplit => Selection::default(),
+        Role::Target(_) | Role::Group => DatabaseSelection::all(),
+        Role::Generic | Role::Unsplit => DatabaseSelection::default(),
     }))
 }
 
@@ -66,7 +66,7 @@ pub(crate) fn databases(artifact: &Path, role: &Role) -> Result<Selection, Error
 ///
 /// # Errors
 /// [`Error::Refused`] for a mark that this version does not understand; [`Error::Io`].
-pub fn noted(artifact: &Path) -> Result<Option<Selection>, Error> {
+pub fn noted(artifact: &Path) -> Result<Option<DatabaseSelection>, Error> {
     let path = artifact.join(MARK);
     let failed = |e| Error::io(&path, "read", e);
     let file = match fs::metadata(&path) {
@@ -87,7 +87,7 @@ pub fn noted(artifact: &Path) -> Result<Option<Selection>, Error> {
         return Err(Error::rejected(ids::UNSUPPORTED_MARK, &path, text));
     }
     match serde_json::from_slice(&bytes) {
-        Ok(Mark { format_version: 1, databases }) => Selection::from_names(databases)
+        Ok(Mark { format_version: 1, databases }) => DatabaseSelection::from_names(databases)
             .map(Some)
             .map_err(|error| Error::rejected(ids::UNSUPPORTED_MARK, &path, error.to_string())),
         Ok(Mark { format_version, .. }) => Err(Error::rejected(
@@ -184,7 +184,7 @@ mod tests {
         let directory = tempfile::tempdir().unwrap();
         let rules = |count: usize| {
             let rule = |index| format!("n{index}=lib/{{target}}/kernels.co");
-            Selection::from_names((0..count).map(rule).collect()).unwrap()
+            DatabaseSelection::from_names((0..count).map(rule).collect()).unwrap()
         };
         let bytes = to_bytes(&rules(1000)).unwrap();
         fs::write(directory.path().join(MARK), bytes).unwrap();

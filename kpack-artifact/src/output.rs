@@ -5,11 +5,11 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use super::mark;
-use super::rules::{Installed, InstalledContent};
+use super::rules::{EntryContent, InstalledEntry};
 use super::tree::Tree;
 use kpack_core::Error;
 use kpack_core::platform::SharedInode;
-use kpack_tree::{Entry, EntryPath, Node, Selection};
+use kpack_tree::{DatabaseSelection, Entry, EntryPath, Node};
 
 pub(super) type Edits = Vec<(u64, Vec<u8>)>;
 
@@ -76,7 +76,11 @@ impl Output {
     ///
     /// # Errors
     /// [`Error::Usage`] for more rules than a mark can list.
-    pub(super) fn new(name: String, model: &Path, databases: &Selection) -> Result<Self, Error> {
+    pub(super) fn new(
+        name: String,
+        model: &Path,
+        databases: &DatabaseSelection,
+    ) -> Result<Self, Error> {
         let mark = mark::to_bytes(databases)?;
         Ok(Self { name, model: model.to_owned(), mark, ..Self::default() })
     }
@@ -154,24 +158,22 @@ impl Output {
         &'a self,
         component: &'a str,
         may_share: bool,
-    ) -> impl Iterator<Item = Installed<'a>> + Clone {
+    ) -> impl Iterator<Item = InstalledEntry<'a>> + Clone {
         self.entries.iter().filter_map(move |(path, source)| {
             let mut prefixes = self.prefixes.iter();
-            Some(Installed {
+            Some(InstalledEntry {
                 at: prefixes.find_map(|prefix| path.strip_prefix(prefix).ok())?,
                 component,
                 artifact: Path::new(&self.name),
                 may_share,
                 path,
                 content: match source {
-                    EntrySource::Directory(_) => InstalledContent::Directory,
+                    EntrySource::Directory(_) => EntryContent::Directory,
                     EntrySource::Copy(from) | EntrySource::Host(from) => {
-                        InstalledContent::File(from, &[])
+                        EntryContent::File(from, &[])
                     }
-                    EntrySource::Edited(edited) => {
-                        InstalledContent::File(&edited.from, &edited.edits)
-                    }
-                    EntrySource::Bytes(new) => InstalledContent::Bytes(&new.bytes),
+                    EntrySource::Edited(edited) => EntryContent::File(&edited.from, &edited.edits),
+                    EntrySource::Bytes(new) => EntryContent::Bytes(&new.bytes),
                 },
             })
         })

@@ -16,7 +16,7 @@ use kpack_split::trim::Keep;
 
 use kpack_tree::databases::copy_of;
 use kpack_tree::place::{ForAll, Merge, Place};
-use kpack_tree::{Class, Entry, Node, Selection, Tree, kernel_cache};
+use kpack_tree::{Class, DatabaseSelection, Entry, Node, Tree, kernel_cache};
 
 /// What goes.
 #[derive(Debug, Default)]
@@ -57,7 +57,7 @@ pub struct Going {
 pub fn plan(
     prefix: &Path,
     tree: &Tree,
-    databases: &Selection,
+    databases: &DatabaseSelection,
     keep: &Keep,
     real: &dyn Fn(&Path) -> Result<Option<PathBuf>, Error>,
     open: &dyn Fn(&Path) -> Result<File, Error>,
@@ -103,7 +103,7 @@ impl Removal {
         &mut self,
         prefix: &Path,
         tree: &Tree,
-        databases: &Selection,
+        databases: &DatabaseSelection,
         keep: &Keep,
         contradictory: &[&Finding],
         real: &dyn Fn(&Path) -> Result<Option<PathBuf>, Error>,

@@ -84,7 +84,7 @@ pub(crate) fn misplaced<'t>(
 
 /// An entry of an artifact that is installed.
 #[derive(Clone, Copy)]
-pub(crate) struct Installed<'a> {
+pub(crate) struct InstalledEntry<'a> {
     /// Its path in the installation.
     pub(crate) at: &'a Path,
     pub(crate) component: &'a str,
@@ -93,12 +93,12 @@ pub(crate) struct Installed<'a> {
     pub(crate) may_share: bool,
     /// Its path in the artifact.
     pub(crate) path: &'a Path,
-    pub(crate) content: InstalledContent<'a>,
+    pub(crate) content: EntryContent<'a>,
 }
 
 /// What an entry is.
 #[derive(Clone, Copy)]
-pub(crate) enum InstalledContent<'a> {
+pub(crate) enum EntryContent<'a> {
     Directory,
     /// A file or symbolic link, with bytes that change, by offset.
     File(&'a Path, &'a [(u64, Vec<u8>)]),
@@ -108,8 +108,8 @@ pub(crate) enum InstalledContent<'a> {
 
 /// Two entries that would be installed at one path.
 pub(crate) struct Conflict<'a> {
-    pub(crate) entry: Installed<'a>,
-    pub(crate) other: Installed<'a>,
+    pub(crate) entry: InstalledEntry<'a>,
+    pub(crate) other: InstalledEntry<'a>,
     /// Whether it is harmless: two components install the same file.
     pub(crate) is_harmless: bool,
     /// What to say of the entry.
@@ -121,14 +121,14 @@ pub(crate) struct Conflict<'a> {
 /// Directories may be in several artifacts. One artifact may have the same file in several prefixes,
 /// and a target may be in several groups.
 pub(crate) fn conflicts<'a>(
-    entries: impl Iterator<Item = Installed<'a>> + Clone,
+    entries: impl Iterator<Item = InstalledEntry<'a>> + Clone,
 ) -> Result<Vec<Conflict<'a>>, Error> {
     // Few places are taken twice, and remembering what is in each would take much memory.
     let mut taken = HashSet::new();
     let places = entries.clone().map(|entry| entry.at);
     let twice: HashSet<&Path> = places.filter(|at| !taken.insert(*at)).collect();
     drop(taken);
-    let mut first: HashMap<&Path, Installed<'a>> = HashMap::new();
+    let mut first: HashMap<&Path, InstalledEntry<'a>> = HashMap::new();
     let mut found = Vec::new();
     for entry in entries.filter(|entry| twice.contains(entry.at)) {
         let other = *match first.entry(entry.at) {
@@ -138,9 +138,7 @@ pub(crate) fn conflicts<'a>(
             }
             hash_map::Entry::Occupied(ref other) => other.get(),
         };
-        if let (InstalledContent::Directory, InstalledContent::Directory) =
-            (other.content, entry.content)
-        {
+        if let (EntryContent::Directory, EntryContent::Directory) = (other.content, entry.content) {
             continue;
         }
         let is_one_artifact = other.artifact == entry.artifact;
@@ -170,9 +168,9 @@ pub(crate) fn conflicts<'a>(
     Ok(found)
 }
 
-impl InstalledContent<'_> {
-    fn is_same(self, other: InstalledContent<'_>) -> Result<bool, Error> {
-        use InstalledContent::{Bytes, Directory, File};
+impl EntryContent<'_> {
+    fn is_same(self, other: EntryContent<'_>) -> Result<bool, Error> {
+        use EntryContent::{Bytes, Directory, File};
         match (self, other) {
             (Directory, Directory) => Ok(true),
             (Bytes(one), Bytes(other)) => Ok(one == other),
@@ -259,8 +257,8 @@ mod tests {
 
     #[test]
     fn each_entry_in_a_taken_place_conflicts_but_directories_do_not() {
-        use InstalledContent::{Bytes, Directory};
-        let entry = |artifact: &'static str, at: &'static str, content| Installed {
+        use EntryContent::{Bytes, Directory};
+        let entry = |artifact: &'static str, at: &'static str, content| InstalledEntry {
             at: Path::new(at),
             component: "blas",
             artifact: Path::new(artifact),

@@ -18,7 +18,7 @@ use kpack_core::{Error, Finding, Id, Spirv};
 use kpack_split::input::{or_refused, walk};
 use kpack_split::leftover::{directories, is_leftover_entry};
 use kpack_tree::{
-    Class, Entry, Only, Origin, Parsed, Selection, Tree as Found, Walk, no_more_kept,
+    Class, DatabaseSelection, Entry, Only, Origin, Parsed, Tree as Found, Walk, no_more_kept,
 };
 
 /// The directories in one directory, sorted by path, and what they are by their names.
@@ -205,7 +205,7 @@ impl Tree {
     pub(crate) fn read_with(
         shard: &str,
         root: &Path,
-        databases: &Selection,
+        databases: &DatabaseSelection,
         parsed: Parsed<'_>,
     ) -> Result<Self, Error> {
         let mut tree = Self::empty(shard, root);

@@ -10,7 +10,7 @@ use kpack_format::TargetId;
 use crate::classifier::Parsed;
 use crate::entry::Class;
 use crate::kernel_files::KernelFiles;
-use crate::selection::{Known, Selection};
+use crate::selection::{DatabaseSelection, Known};
 use crate::walk::{Only, Walk};
 
 /// Checks that the files below `prefix` which the rules name are for the targets in their paths. Says which files
@@ -22,7 +22,7 @@ pub fn kernel_files(prefix: &Path, rules: &[KernelFiles]) -> Result<Vec<Finding>
     if rules.is_empty() {
         return Ok(Vec::new());
     }
-    let selection = Selection::new(Known::None, rules.to_vec());
+    let selection = DatabaseSelection::new(Known::None, rules.to_vec());
     let parsed = Parsed::default();
     let walk = Walk { prefix, databases: &selection, parsed, only: Only::Databases };
     let content = walk.collect()?;

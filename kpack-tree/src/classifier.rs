@@ -20,7 +20,7 @@ use crate::entry_path::EntryPath;
 use crate::foreign::{Headers, device_section};
 use crate::kernel_cache::{self, Unreadable};
 use crate::place::{ForAll, Merge, Place};
-use crate::selection::{Owner, Selection};
+use crate::selection::{DatabaseSelection, Owner};
 use kpack_core::{Error, Finding, Id, Severity, ids, shown};
 use kpack_split::elf::{DeviceCode, NoDeviceCode};
 use kpack_split::input::{
@@ -43,7 +43,7 @@ pub struct Parsed<'a> {
 /// Classifies one entry of a walk below `prefix`. Directories are taken to be empty.
 pub(super) fn classify_entry(
     prefix: &Path,
-    databases: &Selection,
+    databases: &DatabaseSelection,
     parsed: Parsed<'_>,
     found: &DirEntry,
 ) -> Result<Classified, Error> {
@@ -93,7 +93,7 @@ struct Classifier<'a> {
     /// Its path in the prefix.
     path: &'a Path,
     name: String,
-    databases: &'a Selection,
+    databases: &'a DatabaseSelection,
     parsed: Parsed<'a>,
     observations: Vec<Finding>,
     shared_inode: Option<SharedInode>,

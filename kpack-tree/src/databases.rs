@@ -213,7 +213,7 @@ pub fn places_of(name: &str) -> impl Iterator<Item = String> {
 
 /// A database that is installed, and the targets and families that it has files for.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub struct Installed {
+pub struct InstalledDatabase {
     /// The name of the database.
     pub name: &'static str,
     /// Its directory.
@@ -228,14 +228,14 @@ pub struct Installed {
 pub fn installed(
     directories: &[&Path],
     is_wanted: &dyn Fn(&Database) -> bool,
-) -> (Vec<Installed>, Vec<Error>) {
+) -> (Vec<InstalledDatabase>, Vec<Error>) {
     let (mut found, mut unlisted) = (Vec::new(), Vec::new());
     for root in directories {
         for database in DATABASES.iter().filter(|database| is_wanted(database)) {
             for parts in database.directories.iter().filter(|parts| !parts.is_empty()) {
                 for directory in directories_at(root, parts, &mut unlisted) {
                     let targets = targets_in(root, &directory, database, &mut unlisted);
-                    found.push(Installed { name: database.name, directory, targets });
+                    found.push(InstalledDatabase { name: database.name, directory, targets });
                 }
             }
         }

@@ -28,6 +28,6 @@ mod walk;
 pub use classifier::Parsed;
 pub use entry::{Class, Classified, Entry, KPACK, Node, Origin};
 pub use entry_path::EntryPath;
-pub use selection::{Known, Owner, Selection};
+pub use selection::{DatabaseSelection, Known, Owner};
 pub use tree::{LeftOut, Tree, no_more_kept};
 pub use walk::{Only, Walk};

@@ -12,7 +12,7 @@ use crate::place::Place;
 
 /// Which kernel files to recognise.
 #[derive(Debug, Clone, PartialEq, Eq, Default)]
-pub struct Selection {
+pub struct DatabaseSelection {
     known: Known,
     rules: Vec<KernelFiles>,
 }
@@ -29,7 +29,7 @@ pub enum Known {
     Named(Vec<String>),
 }
 
-impl fmt::Display for Selection {
+impl fmt::Display for DatabaseSelection {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.names() {
             names if names.is_empty() => f.write_str("none"),
@@ -38,7 +38,7 @@ impl fmt::Display for Selection {
     }
 }
 
-impl Selection {
+impl DatabaseSelection {
     /// These databases, and files that the rules name. The rules are asked first.
     pub fn new(known: Known, rules: Vec<KernelFiles>) -> Self {
         Self { known, rules }
@@ -146,7 +146,7 @@ mod tests {
     #[test]
     fn a_selection_names_databases() {
         let names = |known: Known| -> Vec<&str> {
-            let selection = Selection::new(known, Vec::new());
+            let selection = DatabaseSelection::new(known, Vec::new());
             let selected = DATABASES.iter().filter(|database| selection.has(database));
             selected.map(|database| database.name).collect()
         };

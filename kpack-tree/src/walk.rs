@@ -14,7 +14,7 @@ use walkdir::DirEntry;
 
 use crate::classifier::{self, Parsed};
 use crate::entry::{Classified, Node};
-use crate::selection::Selection;
+use crate::selection::DatabaseSelection;
 use crate::tree::{LeftOut, Tree};
 
 /// What is read below a prefix.
@@ -23,7 +23,7 @@ pub struct Walk<'a> {
     /// The directory.
     pub prefix: &'a Path,
     /// Which kernel files to recognise. Files of other databases are for the host.
-    pub databases: &'a Selection,
+    pub databases: &'a DatabaseSelection,
     /// What need not be parsed again.
     pub parsed: Parsed<'a>,
     /// What is listed and read.
@@ -230,7 +230,7 @@ mod tests {
     use super::*;
     use crate::entry::{Class, Node};
 
-    fn walk<'a>(prefix: &'a Path, databases: &'a Selection, only: Only) -> Walk<'a> {
+    fn walk<'a>(prefix: &'a Path, databases: &'a DatabaseSelection, only: Only) -> Walk<'a> {
         Walk { prefix, databases, parsed: Parsed::default(), only }
     }
 
@@ -259,7 +259,7 @@ mod tests {
     fn what_cannot_be_listed_is_named() {
         let root = tempfile::tempdir().unwrap();
         let library = database(root.path());
-        let databases = Selection::default();
+        let databases = DatabaseSelection::default();
         for only in [Only::All, Only::WithBytes, Only::Databases] {
             let walk = walk(root.path(), &databases, only);
             for failed in [walk.collect().map(drop), walk.each(drop).map(drop)] {
@@ -277,7 +277,7 @@ mod tests {
         let root = tempfile::tempdir().unwrap();
         let library = database(root.path());
         fs::write(root.path().join("z"), "").unwrap();
-        let databases = Selection::default();
+        let databases = DatabaseSelection::default();
         let walk = walk(root.path(), &databases, Only::Inventory);
         let tree = walk.collect().unwrap();
         let is_named = |unread: &[Error]| matches!(unread, [Error::Io { path, .. }] if path.starts_with(library.join("deep")));
@@ -306,7 +306,8 @@ mod tests {
         fs::hard_link(&damaged, root.path().join("lib/again.co")).unwrap();
         let _socket = UnixListener::bind(root.path().join("lib/socket")).unwrap();
         fs::write(library.join(".x.dat.0123456789abcdef.tmp"), "").unwrap();
-        let tree = walk(root.path(), &Selection::default(), Only::Inventory).collect().unwrap();
+        let tree =
+            walk(root.path(), &DatabaseSelection::default(), Only::Inventory).collect().unwrap();
         let leftover = Path::new("lib/rocblas/library/.x.dat.0123456789abcdef.tmp");
         assert_eq!(tree.leftovers, [leftover]);
         assert!(tree.unread.is_empty(), "{:?}", tree.unread);
@@ -318,7 +319,8 @@ mod tests {
         assert_eq!(shared("again.co"), shared("TensileLibrary_gfx942.co"));
         assert!(matches!(*of("TensileLibrary_gfx90a.co").class, Class::Target { .. }));
         assert!(!tree.entries.iter().any(|entry| entry.path.ends_with("socket")));
-        let refused = walk(root.path(), &Selection::default(), Only::All).collect().unwrap_err();
+        let refused =
+            walk(root.path(), &DatabaseSelection::default(), Only::All).collect().unwrap_err();
         assert!(
             matches!(refused, Error::Refused { id, .. } if id == ids::DAMAGED_BUNDLE || id == ids::NOT_A_FILE)
         );
@@ -327,7 +329,7 @@ mod tests {
     #[cfg(target_os = "linux")]
     #[test]
     fn an_inventory_enters_no_file_system_that_the_kernel_makes_up() {
-        let databases = Selection::default();
+        let databases = DatabaseSelection::default();
         let tree = walk(Path::new("/proc"), &databases, Only::Inventory).collect().unwrap();
         assert!(tree.entries.is_empty() && tree.unread.is_empty());
         assert!(!is_made_up(&std::env::temp_dir()));

@@ -12,7 +12,7 @@ use kpack_core::parallel;
 use kpack_core::publish::Directory;
 use kpack_format::names::{is_archive, is_manifest};
 use kpack_split::input::Lookup;
-use kpack_tree::{Class, Only, Parsed, Selection, Tree, Walk};
+use kpack_tree::{Class, DatabaseSelection, Only, Parsed, Tree, Walk};
 
 /// A library that another tool split.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -78,7 +78,7 @@ impl Wheel {
         let tree = TempDir::new();
         let tree = tree.map_err(|e| Error::io(&std::env::temp_dir(), "create files in", e))?;
         self.unpack_some(&needed, &Directory::open(tree.path())?)?;
-        let (databases, parsed) = (&Selection::default(), Parsed::default());
+        let (databases, parsed) = (&DatabaseSelection::default(), Parsed::default());
         let walk = Walk { prefix: tree.path(), databases, parsed, only: Only::All };
         self.split_elsewhere_in(&walk.collect()?)
     }

@@ -32,7 +32,7 @@ use kpack_split::input::LinkedBinary;
 use kpack_split::install::{self, install_parsed};
 use kpack_split::split::{DebugFiles, file_names};
 use kpack_tree::databases::not_stripped;
-use kpack_tree::{Class, Known, Only, Parsed, Selection, Tree, Walk};
+use kpack_tree::{Class, DatabaseSelection, Known, Only, Parsed, Tree, Walk};
 
 /// The component of the archives.
 const COMPONENT: &str = "lib";
@@ -86,7 +86,7 @@ impl<'a> SplitWheel<'a> {
         let failed = |error| in_wheel(wheel, &[&tree, &elsewhere], error);
         warn_of_fat_elsewhere(wheel, &elsewhere, findings).map_err(failed)?;
         scratch.remove_tree(ELSEWHERE.as_ref())?;
-        let kernel_files = Selection::new(Known::Auto, options.kernel_files.clone());
+        let kernel_files = DatabaseSelection::new(Known::Auto, options.kernel_files.clone());
         let (databases, parsed) = (&kernel_files, Parsed::default());
         let walk = Walk { prefix: &tree, databases, parsed, only: Only::All };
         let mut found = walk.collect().map_err(failed)?;
@@ -521,7 +521,7 @@ fn warn_of_fat_elsewhere(
     if !elsewhere.exists() {
         return Ok(());
     }
-    let (databases, parsed) = (&Selection::new(Known::None, Vec::new()), Parsed::default());
+    let (databases, parsed) = (&DatabaseSelection::new(Known::None, Vec::new()), Parsed::default());
     let walk = Walk { prefix: elsewhere, databases, parsed, only: Only::All };
     for entry in walk.collect()?.entries {
         if *entry.class == Class::Fat {

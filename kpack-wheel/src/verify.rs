@@ -337,7 +337,7 @@ fn shared(
         owners.extend(paths.map(|path| (path, *device)));
     }
     let mut found: BTreeMap<TargetId, BTreeMap<&Path, &Wheel>> = BTreeMap::new();
-    let (databases, parsed) = (&kpack_tree::Selection::default(), Parsed::default());
+    let (databases, parsed) = (&kpack_tree::DatabaseSelection::default(), Parsed::default());
     let walk = Walk { prefix: tree, databases, parsed, only: Only::All };
     for entry in walk.collect()?.entries {
         if let (Class::Target { target, .. }, Some(owner)) =

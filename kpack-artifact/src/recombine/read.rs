@@ -16,7 +16,7 @@ use crate::tree::Tree;
 use kpack_core::words::list;
 use kpack_core::{Error, Reason, ids};
 use kpack_split::input::Archives;
-use kpack_tree::{Class, Node, Parsed};
+use kpack_tree::{Class, DatabaseSelection, Node, Parsed};
 
 /// One component of all shards, and where everything about it is read.
 #[derive(Clone, Copy)]
@@ -72,7 +72,7 @@ impl<'a> Component<'a> {
 pub(super) struct Inputs<'a> {
     pub(super) component: Component<'a>,
     /// The databases that were split, the same in all shards.
-    pub(super) databases: kpack_tree::Selection,
+    pub(super) databases: DatabaseSelection,
     /// The generic artifacts, that whose host files are taken first.
     pub(super) generics: Vec<Generic>,
     /// The device code that groups take, by target: a tree for each shard that has some.
@@ -111,8 +111,8 @@ impl<'a> Inputs<'a> {
 fn databases_of(
     component: Component<'_>,
     findings: &mut Vec<Finding>,
-) -> Result<Option<kpack_tree::Selection>, Error> {
-    let mut first: Option<(&str, kpack_tree::Selection)> = None;
+) -> Result<Option<DatabaseSelection>, Error> {
+    let mut first: Option<(&str, DatabaseSelection)> = None;
     for (shard, artifacts) in component.shards() {
         for path in artifacts.paths() {
             let Some(own) = mark::noted(path)? else {
@@ -134,9 +134,9 @@ fn databases_of(
 }
 
 /// The databases that were split, to judge by what is in the artifacts of targets.
-fn databases_in<'t>(device: impl Iterator<Item = &'t Tree>) -> kpack_tree::Selection {
+fn databases_in<'t>(device: impl Iterator<Item = &'t Tree>) -> DatabaseSelection {
     let classes = device.flat_map(|tree| &tree.entries).map(|item| &*item.class);
-    kpack_tree::Selection::and_named(classes.filter_map(|class| match class {
+    DatabaseSelection::and_named(classes.filter_map(|class| match class {
         Class::Target { database, .. } => Some(&**database),
         _ => None,
     }))

@@ -16,7 +16,7 @@ use kpack_split::elf::{DeviceCode, FatBinary};
 use kpack_split::input::{self, LinkedBinary, by_bundle, walk_error};
 use kpack_tree::databases::for_all;
 use kpack_tree::place::{ForAll, Merge};
-use kpack_tree::{Class, Entry, KPACK, Node, Only, Parsed, Selection, Walk, kernel_cache};
+use kpack_tree::{Class, DatabaseSelection, Entry, KPACK, Node, Only, Parsed, Walk, kernel_cache};
 
 /// Measures install prefixes, artifact directories, and directories of artifact directories. Adds
 /// leftover directories of interrupted runs to `leftovers`.
@@ -32,7 +32,7 @@ pub(super) fn trees(paths: &[PathBuf], leftovers: &mut Vec<PathBuf>) -> Result<M
         let (artifacts, own) = find_artifacts(path, |e| Err(walk_error(path, e)))?;
         leftovers.extend(own);
         if artifacts.is_empty() {
-            tree.prefix(path, &Selection::default(), None, leftovers)?;
+            tree.prefix(path, &DatabaseSelection::default(), None, leftovers)?;
         }
         let mut shard = None;
         for artifact in artifacts {
@@ -130,7 +130,7 @@ impl Measured {
     fn prefix(
         &mut self,
         directory: &Path,
-        databases: &Selection,
+        databases: &DatabaseSelection,
         module: Option<String>,
         leftovers: &[PathBuf],
     ) -> Result<(), Error> {

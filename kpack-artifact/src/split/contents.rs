@@ -19,7 +19,7 @@ use kpack_core::words::list;
 use kpack_core::{Error, ids, shown};
 use kpack_split::input::{Lookup, or_refused, read_manifest};
 use kpack_split::split::{Presplit, Unexpected};
-use kpack_tree::{Class, Entry, Parsed};
+use kpack_tree::{Class, DatabaseSelection, Entry, Parsed};
 
 /// What is in an artifact.
 pub(super) struct Contents {
@@ -29,7 +29,7 @@ pub(super) struct Contents {
     /// looked at, and this run writes none.
     pub(super) generic_beside: Option<PathBuf>,
     /// The databases of the options, with the rules that an earlier split noted.
-    pub(super) databases: kpack_tree::Selection,
+    pub(super) databases: DatabaseSelection,
     /// What is to be split.
     pub(super) modules: Vec<Module>,
     /// The manifests of what was split before.
@@ -154,7 +154,7 @@ type ReadTrees = (Vec<(Option<TargetId>, Tree)>, Option<PathBuf>);
 fn read_trees(
     options: &Options,
     sources: &Sources,
-    databases: &kpack_tree::Selection,
+    databases: &DatabaseSelection,
 ) -> Result<ReadTrees, Error> {
     if let [(_, path)] = &sources[..]
         && let Some((target, tree, generic)) = detect_already_split(path, options)?

@@ -8,7 +8,7 @@ use kpack_core::Error;
 use kpack_core::Storage;
 use kpack_core::publish::is_name_part;
 use kpack_split::split::Unexpected;
-use kpack_tree::Selection;
+use kpack_tree::DatabaseSelection;
 
 /// What to split, and how.
 #[derive(Debug, Clone)]
@@ -22,7 +22,7 @@ pub struct Options {
     /// component, after the last `_`, is also a part of the archives' names.
     pub artifact_prefix: String,
     /// The kernel databases whose files are moved to their targets.
-    pub databases: Selection,
+    pub databases: DatabaseSelection,
     /// The expected targets; if empty, all targets found.
     pub targets: Vec<TargetId>,
     /// Whether to refuse an artifact, or a batch, with something for targets, but for none of them, also if
@@ -80,7 +80,7 @@ impl Options {
             artifact_dir: artifact_dir.into(),
             output_dir: output_dir.into(),
             artifact_prefix: artifact_prefix.into(),
-            databases: Selection::default(),
+            databases: DatabaseSelection::default(),
             targets: Vec::new(),
             require_targets: false,
             unexpected: Unexpected::default(),

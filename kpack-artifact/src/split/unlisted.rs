@@ -9,7 +9,7 @@ use crate::tree::Tree;
 use kpack_core::platform::FileTypeExt;
 use kpack_core::{Error, ids};
 use kpack_split::input::or_refused;
-use kpack_tree::{Class, Entry, Node, Only, Parsed, Selection, Walk};
+use kpack_tree::{Class, DatabaseSelection, Entry, Node, Only, Parsed, Walk};
 
 /// Adds what is in no prefix to the entries of `tree`, with an empty prefix.
 ///
@@ -17,7 +17,7 @@ use kpack_tree::{Class, Entry, Node, Only, Parsed, Selection, Walk};
 /// [`Error::Refused`] for what cannot be copied: a pipe, a socket, a device.
 pub(super) fn add(tree: &mut Tree, is_generic: bool, report: &mut Report) -> Result<(), Error> {
     let root = &tree.root.clone();
-    let (databases, parsed) = (&Selection::default(), Parsed::default());
+    let (databases, parsed) = (&DatabaseSelection::default(), Parsed::default());
     let walk = Walk { prefix: root, databases, parsed, only: Only::All };
     let mut entries = Vec::new();
     for found in &tree.unlisted {

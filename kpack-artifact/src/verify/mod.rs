@@ -17,7 +17,7 @@ use kpack_split::verify::{self as files, Surroundings};
 
 use artifact_sets::Artifacts;
 use kpack_tree::kernel_files::KernelFiles;
-use kpack_tree::{Known, Parsed, Selection};
+use kpack_tree::{DatabaseSelection, Known, Parsed};
 use original::Original;
 
 pub use kpack_split::verify::{Options, Report};
@@ -28,7 +28,7 @@ struct Context<'a> {
     files: &'a files::Context<'a>,
     artifacts: &'a Artifacts,
     /// The kernel files to recognise where no mark lists them.
-    kernel_files: &'a Selection,
+    kernel_files: &'a DatabaseSelection,
     /// What the tree was split from, if it is compared with that.
     original: Original,
 }
@@ -69,7 +69,7 @@ pub fn verify_with_kernel_files(
     rules: &[KernelFiles],
     progress: &dyn Progress,
 ) -> Result<Report, Error> {
-    let kernel_files = Selection::new(Known::Auto, rules.to_vec());
+    let kernel_files = DatabaseSelection::new(Known::Auto, rules.to_vec());
     let jobs = options.jobs.unwrap_or_else(processors);
     parallel::with_jobs(jobs, || verify_all(paths, options, &kernel_files, progress))
 }
@@ -77,7 +77,7 @@ pub fn verify_with_kernel_files(
 fn verify_all(
     paths: &[PathBuf],
     options: &Options,
-    kernel_files: &Selection,
+    kernel_files: &DatabaseSelection,
     progress: &dyn Progress,
 ) -> Result<Report, Error> {
     let mut report = Report::default();

@@ -10,7 +10,7 @@ use crate::manifest_txt;
 use crate::mark;
 use crate::tree::is_artifact;
 use kpack_tree::gaps::{Gap, gaps};
-use kpack_tree::{Class, Only, Parsed, Selection, Tree, Walk};
+use kpack_tree::{Class, DatabaseSelection, Only, Parsed, Tree, Walk};
 
 /// The unsplit original of a tree: the contents of its install prefixes, by directory.
 #[derive(Default)]
@@ -27,7 +27,7 @@ impl Original {
     /// As [`Walk::collect`]; [`Error::Refused`] if it is itself split, so that it could not show a loss.
     pub(super) fn read(
         unsplit: &Path,
-        databases: &Selection,
+        databases: &DatabaseSelection,
         parsed: Parsed<'_>,
     ) -> Result<Self, Error> {
         let mut original = Self::default();

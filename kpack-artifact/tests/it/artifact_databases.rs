@@ -6,20 +6,20 @@ use std::fs;
 use kpack_artifact::recombine::{Severity, plan};
 use kpack_artifact::split::Options;
 use kpack_tests::tree::Tree;
-use kpack_tree::{Known, Selection};
+use kpack_tree::{DatabaseSelection, Known};
 
 use crate::blas::{ROCBLAS, artifact, files, options, refusal, run};
 use crate::planned::{CONFIGURATION, assert_said, planned, said};
 use crate::shards::{DATABASE, PREFIX, three_shards};
 use crate::verified::assert_holds;
 
-fn selections() -> [Selection; 2] {
+fn selections() -> [DatabaseSelection; 2] {
     [Known::None, Known::Named(vec!["hipblaslt".to_owned()])]
-        .map(|known| Selection::new(known, Vec::new()))
+        .map(|known| DatabaseSelection::new(known, Vec::new()))
 }
 
 /// Splits the input of `three_shards` again.
-fn split_again(tree: &Tree, shard: &str, databases: &Selection) {
+fn split_again(tree: &Tree, shard: &str, databases: &DatabaseSelection) {
     let artifact = tree.path(&format!("in/{shard}/blas_lib"));
     let output = tree.path(&format!("shards/{shard}"));
     fs::remove_dir_all(&output).unwrap();
@@ -73,7 +73,7 @@ fn shards_of_one_choice_are_recombined_into_artifacts_of_that_choice() {
 #[test]
 fn shards_of_different_choices_are_refused_by_name() {
     let tree = three_shards();
-    split_again(&tree, "linux-b", &Selection::new(Known::None, Vec::new()));
+    split_again(&tree, "linux-b", &DatabaseSelection::new(Known::None, Vec::new()));
     same_hosts(&tree);
     let plan = planned(&tree, CONFIGURATION);
     let text = "other databases were split than in shard linux-a (expected rocblas, hipblaslt, ";

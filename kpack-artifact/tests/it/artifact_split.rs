@@ -16,7 +16,7 @@ use kpack_tests::bytes;
 use kpack_tests::fixture::{FatLibrary, Storage, bundle, code, code_object, library_file};
 use kpack_tests::process;
 use kpack_tests::tree::Tree;
-use kpack_tree::{Known, Selection};
+use kpack_tree::{DatabaseSelection, Known};
 
 use crate::blas::{
     HIPBLASLT, ROCBLAS, artifact, fat, files, manifest, options, overlay, refusal, run, warnings,
@@ -367,7 +367,8 @@ fn a_library_in_the_directory_of_a_target_is_the_targets() {
 fn databases_are_left_where_they_are_on_demand() {
     let (input, output) = (artifact(), Tree::new());
     let mut options = options(&input, &output);
-    options.databases = Selection::new(Known::Named(vec!["hipblaslt".to_owned()]), Vec::new());
+    options.databases =
+        DatabaseSelection::new(Known::Named(vec!["hipblaslt".to_owned()]), Vec::new());
     let report = run(&options);
     assert_eq!(warnings(&report), Vec::<String>::new());
     let generic = files(&output, "blas_lib_generic");

@@ -27,7 +27,7 @@ use kpack_doctor::Owner;
 use kpack_doctor::internal::Root;
 use kpack_split::trim::Keep;
 use kpack_tree::kernel_files::KernelFiles;
-use kpack_tree::{Known, Selection};
+use kpack_tree::{DatabaseSelection, Known};
 use serde::Serialize;
 
 use apply::Application;
@@ -125,7 +125,7 @@ pub fn trim(options: &Options, progress: &dyn Progress) -> Result<TrimReport, Er
     let paths = paths.collect::<Result<Vec<_>, Error>>()?;
     let (given, held) = Held::open(&root, &paths, !options.dry_run, &|path| progress.waits(path))?;
     let mut notes = OpenNote::all(&held, &given, !options.dry_run)?;
-    let databases = Selection::new(Known::Auto, options.kernel_files.clone());
+    let databases = DatabaseSelection::new(Known::Auto, options.kernel_files.clone());
     let mut tree = Tree::read(&root, &given, &databases)?;
     let planner = Planner { options, root: &root, held: &held, databases: &databases };
     let mut errors = std::mem::take(&mut tree.unread);

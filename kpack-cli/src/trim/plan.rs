@@ -13,7 +13,7 @@ use kpack_format::TargetId;
 use kpack_split::input::{or_refused, until_unchanged};
 use kpack_split::trim::{self, Scratch, Trim, TrimPlan};
 
-use kpack_tree::Selection;
+use kpack_tree::DatabaseSelection;
 
 use super::Options;
 use super::held::Held;
@@ -27,7 +27,7 @@ pub(super) struct Planner<'a> {
     pub(super) root: &'a Root,
     pub(super) held: &'a Held,
     /// The kernel files that are recognised.
-    pub(super) databases: &'a Selection,
+    pub(super) databases: &'a DatabaseSelection,
 }
 
 /// A file to look at.

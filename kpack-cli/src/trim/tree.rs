@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use kpack_core::platform::{SharedInode, shared_inode, shared_inode_at};
 use kpack_core::{Error, interrupt};
 use kpack_doctor::internal::Root;
-use kpack_tree::{Node, Only, Parsed, Selection, Walk};
+use kpack_tree::{DatabaseSelection, Node, Only, Parsed, Walk};
 
 /// The files and links in some paths.
 #[derive(Debug, Default)]
@@ -62,7 +62,11 @@ impl Tree {
     ///
     /// # Errors
     /// A signal asked the process to end.
-    pub(super) fn read(root: &Root, given: &[Given], databases: &Selection) -> Result<Self, Error> {
+    pub(super) fn read(
+        root: &Root,
+        given: &[Given],
+        databases: &DatabaseSelection,
+    ) -> Result<Self, Error> {
         let mut tree = Self::default();
         let mut shared: BTreeMap<SharedInode, usize> = BTreeMap::new();
         for Given(path, _) in given {

@@ -13,7 +13,7 @@ use kpack_format::{Delivery, TargetId};
 use kpack_split::elf::{BinaryError, DeviceCode, Dynamic, Image};
 use kpack_split::input::{Kpacks, LinkedBinary, Lookup, Resolver, or_refused, placed, prefix_of};
 use kpack_split::join;
-use kpack_tree::databases::{self, Database, Installed};
+use kpack_tree::databases::{self, Database, InstalledDatabase};
 use object::elf;
 
 use super::code::Code;
@@ -48,7 +48,7 @@ pub(crate) struct Binary {
     /// What `kpack join` would do; `None` if that does not matter.
     pub(crate) join: Option<Join>,
     /// The kernel databases that it loads files of.
-    pub(crate) databases: Vec<Installed>,
+    pub(crate) databases: Vec<InstalledDatabase>,
     /// Why parts of them cannot be listed.
     pub(crate) unlisted: Vec<Finding>,
 }
@@ -86,7 +86,10 @@ fn has_shim(image: &Image<File>) -> Result<bool, BinaryError> {
 
 /// The kernel databases of a library, and the parts of them that this user may not list: those that are named as it is, and
 /// the images of AOTriton, which PyTorch's libraries load.
-fn databases(path: &Path, directory: &Path) -> Result<(Vec<Installed>, Vec<Finding>), Error> {
+fn databases(
+    path: &Path,
+    directory: &Path,
+) -> Result<(Vec<InstalledDatabase>, Vec<Finding>), Error> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
     let parent = directory.parent().unwrap_or(directory);
     let is_own = |database: &Database| name.contains(database.name) || database.name == "aotriton";
@@ -165,8 +168,8 @@ impl Binary {
     pub(crate) fn lacking_databases<'a>(
         &'a self,
         machine: &'a Machine,
-    ) -> impl Iterator<Item = (&'a TargetId, &'a Installed)> {
-        let has_files = |database: &Installed, gpu: &TargetId| {
+    ) -> impl Iterator<Item = (&'a TargetId, &'a InstalledDatabase)> {
+        let has_files = |database: &InstalledDatabase, gpu: &TargetId| {
             let mut targets = database.targets.iter();
             targets.any(|target| target.may_be_taken_for(gpu, Delivery::Archive))
         };

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use super::Member;
 use crate::names::{self, Role};
-use crate::rules::{HostFault, Installed, InstalledContent, conflicts, kernels_without_host};
+use crate::rules::{EntryContent, HostFault, InstalledEntry, conflicts, kernels_without_host};
 use crate::verify::Context;
 use crate::verify::Report;
 use crate::verify::artifact_sets::Set;
@@ -26,16 +26,16 @@ pub(super) fn owners(sets: &[(&Set, Vec<Member>)], report: &mut Report) -> Resul
             let parent = set.roots.first().and_then(|(root, _)| root.parent());
             let place = parent.filter(|_| set.is_split()).unwrap_or(&tree.root);
             let may_share = has_groups && *role != Role::Generic;
-            let installed = tree.in_prefixes().map(|(at, path, item)| Installed {
+            let installed = tree.in_prefixes().map(|(at, path, item)| InstalledEntry {
                 at,
                 component: &set.component,
                 artifact: &tree.root,
                 may_share,
                 path,
                 content: if item.is_directory() {
-                    InstalledContent::Directory
+                    EntryContent::Directory
                 } else {
-                    InstalledContent::File(item.full(), &[])
+                    EntryContent::File(item.full(), &[])
                 },
             });
             places.entry(place).or_default().extend(installed);

@@ -22,7 +22,7 @@ use kpack_core::finding::with_id;
 use kpack_core::{Finding, Severity, ids};
 use kpack_split::install::Unexpected;
 use kpack_tree::databases::{DATABASES, Database};
-use kpack_tree::{Known, Selection};
+use kpack_tree::{DatabaseSelection, Known};
 
 /// Split artifact directories into a generic artifact and one for each GPU target
 ///
@@ -130,7 +130,7 @@ fn options(arguments: &Arguments) -> Result<Options, Error> {
         arguments.artifact_prefix.clone().unwrap_or_default(),
     );
     let known = selection(&arguments.split_databases)?;
-    options.databases = Selection::new(known, arguments.kernel_files.rules()?);
+    options.databases = DatabaseSelection::new(known, arguments.kernel_files.rules()?);
     options.targets.clone_from(&arguments.gpu_targets);
     options.require_targets = arguments.require_targets;
     options.unexpected = arguments.unexpected;
