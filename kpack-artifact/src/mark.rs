@@ -49,17 +49,22 @@ pub fn naming(databases: Vec<String>) -> Vec<u8> {
     bytes
 }
 
-/// The databases that were split when the artifact with this role was written. Without a mark, nobody knows: other
-/// tools write none, and some packers drop it. What is in the artifact of a target is there because its database was
-/// split, so all databases count there; elsewhere the default ones do.
+/// The databases that were split when the artifact with this role was written.
 ///
 /// # Errors
 /// As [`noted`].
 pub(crate) fn databases(artifact: &Path, role: &Role) -> Result<DatabaseSelection, Error> {
-    Ok(noted(artifact)?.unwrap_or_else(|| match role {
+    Ok(noted(artifact)?.unwrap_or_else(|| without_mark(role)))
+}
+
+/// The databases to expect in an artifact without a mark: other tools write none, and some packers drop it. What is in
+/// the artifact of a target is there because its database was split, so all databases count there; elsewhere the
+/// default ones do.
+pub(crate) fn without_mark(role: &Role) -> DatabaseSelection {
+    match role {
         Role::Target(_) | Role::Group => DatabaseSelection::all(),
         Role::Generic | Role::Unsplit => DatabaseSelection::default(),
-    }))
+    }
 }
 
 /// The databases that the mark of an artifact names; `None` if it has no mark.

@@ -9,78 +9,11 @@ use kpack_format::archive::Toc;
 use kpack_format::names::KernelName;
 
 use super::compare::{Difference, differences, same_bytes};
-use super::names::Role;
-use super::tree::Tree;
 use kpack_core::Error;
 use kpack_core::parallel::lock;
 use kpack_format::names::is_object;
 use kpack_split::input::Archives;
 use kpack_tree::{Class, Entry, Node};
-
-/// Why an entry does not belong in an artifact.
-#[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Misplaced {
-    /// It must not be there.
-    Wrong(String),
-    /// It may be there, but its purpose is unknown.
-    Unexplained(String),
-}
-
-/// Whether an entry belongs in an artifact with this role; `None` if it does.
-pub(crate) fn belongs(role: &Role, item: &Entry) -> Option<Misplaced> {
-    let artifact = match role {
-        Role::Target(target) => format!("an artifact for {target}"),
-        _ => "an artifact of targets".to_owned(),
-    };
-    let wrong = |text: String| Some(Misplaced::Wrong(text));
-    let unexplained = |text: String| Some(Misplaced::Unexplained(text));
-    match (role, &*item.class) {
-        (Role::Unsplit, _) | (Role::Generic, Class::Host | Class::Split) => None,
-        // Split leaves an empty one where it is.
-        (Role::Generic, Class::Target { .. }) if item.is_directory() => None,
-        (Role::Generic, Class::Target { target, database }) => {
-            wrong(format!("is only for {target} ({database}), but in a generic artifact"))
-        }
-        (Role::Generic, Class::Fat) => wrong("is a fat binary in a generic artifact".to_owned()),
-        (Role::Generic, Class::Unknown { reason, .. }) => {
-            unexplained(format!("outside of the known places: {reason}"))
-        }
-        // Variants are in the artifact of their processor. ROCm's tool writes an artifact for each.
-        (Role::Target(own), Class::Target { target, .. })
-            if own != target && *own != target.plain() =>
-        {
-            wrong(format!("is for {target}, but in {artifact}"))
-        }
-        (_, Class::Unknown { target, reason, .. }) => match (role, target) {
-            (Role::Target(own), Some(target)) if !own.agrees_with(target) => {
-                wrong(format!("is for {target}, but in {artifact}: {reason}"))
-            }
-            (_, Some(_)) => None,
-            (_, None) => unexplained(format!(
-                "outside of the known places, and not for a single target: {reason}"
-            )),
-        },
-        (_, Class::Target { .. }) => None,
-        _ if item.is_manifest() => None,
-        _ if item.node == (Node::Directory { empty: true }) => {
-            unexplained("is an empty directory".to_owned())
-        }
-        _ if item.is_directory() => None,
-        _ => wrong(format!("is for the host, but in {artifact}")),
-    }
-}
-
-/// What must not be in an artifact with this role, and why not.
-pub(crate) fn misplaced<'t>(
-    tree: &'t Tree,
-    role: &Role,
-) -> impl Iterator<Item = (&'t Entry, String)> {
-    let entries = tree.entries.iter();
-    entries.filter_map(move |item| match belongs(role, item)? {
-        Misplaced::Wrong(reason) => Some((item, reason)),
-        Misplaced::Unexplained(_) => None,
-    })
-}
 
 /// An entry of an artifact that is installed.
 #[derive(Clone, Copy)]

@@ -13,12 +13,13 @@ use walkdir::{DirEntry, WalkDir};
 use super::manifest_txt;
 use super::mark;
 use super::names::{self, Role};
+use kpack_core::platform::FileTypeExt;
 use kpack_core::publish::is_leftover;
-use kpack_core::{Error, Finding, Id, Spirv};
+use kpack_core::{Error, Finding, Id, Severity, Spirv, ids};
 use kpack_split::input::{or_refused, walk};
 use kpack_split::leftover::{directories, is_leftover_entry};
 use kpack_tree::{
-    Class, DatabaseSelection, Entry, Only, Origin, Parsed, Tree as Found, Walk, no_more_kept,
+    Class, DatabaseSelection, Entry, Node, Only, Origin, Parsed, Tree as Found, Walk, no_more_kept,
 };
 
 /// The directories in one directory, sorted by path, and what they are by their names.
@@ -254,6 +255,66 @@ impl Tree {
         }
     }
 
+    /// Adds what is in none of the prefixes to the entries, with an empty prefix. It is not installed, and nobody knows
+    /// what it is for. Returns what to say about it.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] for what cannot be copied: a pipe, a socket, a device.
+    pub(crate) fn add_unlisted(&mut self, is_generic: bool) -> Result<Vec<Finding>, Error> {
+        let root = self.root.clone();
+        let (databases, parsed) = (&DatabaseSelection::default(), Parsed::default());
+        let walk = Walk { prefix: &root, databases, parsed, only: Only::All };
+        let (mut entries, mut findings) = (Vec::new(), Vec::new());
+        for found in &self.unlisted {
+            let kind = found.file_type();
+            if kind.is_fifo() || kind.is_socket() || kind.is_block_device() || kind.is_char_device()
+            {
+                let reason = "not a file, directory or symbolic link, and in no prefix; remove it";
+                return Err(Error::rejected(ids::NOT_A_FILE, found.path(), reason));
+            }
+            match or_refused(walk.entry(found))? {
+                Ok(read) => entries.push(read.entry),
+                // It is not installed, so its damage does not matter.
+                Err(read) => {
+                    let text = format!("in no prefix, and damaged: {}", read.text);
+                    findings.push(Finding::new(Severity::Note, read.id, read.file(), text));
+                    entries.push(walk.unread(found)?.entry);
+                }
+            }
+        }
+        let listed = manifest_txt::FILE_NAME;
+        for (top, files) in tops(&entries) {
+            let text = match files {
+                None => format!("is in no prefix that {listed} lists"),
+                Some(1) => format!("has a file that is in no prefix that {listed} lists"),
+                Some(files) => {
+                    format!("has {files} files that are in no prefix that {listed} lists")
+                }
+            };
+            let to = if is_generic {
+                "; copied unchanged to the generic artifact"
+            } else {
+                "; copied unchanged"
+            };
+            let (id, path) = (ids::IN_NO_PREFIX, root.join(top));
+            findings.push(Finding::new(Severity::Warning, id, path, text + to));
+        }
+        for entry in &mut entries {
+            (entry.class, entry.library) = (in_no_prefix(&entry.class).into(), None);
+            entry.binary = None;
+        }
+        self.add("", entries.into());
+        Ok(findings)
+    }
+
+    /// What must not be in an artifact with this role, and why not.
+    pub(crate) fn misplaced(&self, role: &Role) -> impl Iterator<Item = (&Entry, String)> {
+        self.entries.iter().filter_map(move |item| match belongs(role, item)? {
+            Misplaced::Wrong(reason) => Some((item, reason)),
+            Misplaced::Unexplained(_) => None,
+        })
+    }
+
     pub(crate) fn about(&self, id: Id) -> impl Iterator<Item = &Finding> {
         let observations = self.observations.iter();
         observations.filter(move |found| found.id == id)
@@ -325,5 +386,85 @@ impl Tree {
                 self.entries.insert(entry.clone());
             }
         }
+    }
+}
+
+/// The topmost entries with files in them, and for a directory, how many.
+fn tops(entries: &[Entry]) -> Vec<(&Path, Option<u64>)> {
+    let mut tops: Vec<(&Path, Option<u64>)> = Vec::new();
+    for entry in entries {
+        let is_directory = matches!(entry.node, Node::Directory { .. });
+        match tops.last_mut() {
+            Some((top, files)) if entry.path.starts_with(&top) => {
+                *files = files.map(|files| files + u64::from(!is_directory));
+            }
+            _ => tops.push((&entry.path, is_directory.then_some(0))),
+        }
+    }
+    tops.retain(|(_, files)| *files != Some(0));
+    tops
+}
+
+/// What looks architecture-specific is in no known place here, and stays generic.
+fn in_no_prefix(class: &Class) -> Class {
+    let (device_code, reason) = match class {
+        Class::Fat => (true, "a fat binary".to_owned()),
+        Class::Target { target, database } => (true, format!("for {target} ({database})")),
+        Class::Unknown { device_code, reason, .. } => (*device_code, reason.clone()),
+        Class::Host | Class::Split => return class.clone(),
+    };
+    Class::Unknown { target: None, device_code, reason: reason + " in no prefix" }
+}
+
+/// Why an entry does not belong in an artifact.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) enum Misplaced {
+    /// It must not be there.
+    Wrong(String),
+    /// It may be there, but its purpose is unknown.
+    Unexplained(String),
+}
+
+/// Whether an entry belongs in an artifact with this role; `None` if it does.
+pub(crate) fn belongs(role: &Role, item: &Entry) -> Option<Misplaced> {
+    let artifact = match role {
+        Role::Target(target) => format!("an artifact for {target}"),
+        _ => "an artifact of targets".to_owned(),
+    };
+    let wrong = |text: String| Some(Misplaced::Wrong(text));
+    let unexplained = |text: String| Some(Misplaced::Unexplained(text));
+    match (role, &*item.class) {
+        (Role::Unsplit, _) | (Role::Generic, Class::Host | Class::Split) => None,
+        // Split leaves an empty one where it is.
+        (Role::Generic, Class::Target { .. }) if item.is_directory() => None,
+        (Role::Generic, Class::Target { target, database }) => {
+            wrong(format!("is only for {target} ({database}), but in a generic artifact"))
+        }
+        (Role::Generic, Class::Fat) => wrong("is a fat binary in a generic artifact".to_owned()),
+        (Role::Generic, Class::Unknown { reason, .. }) => {
+            unexplained(format!("outside of the known places: {reason}"))
+        }
+        // Variants are in the artifact of their processor. ROCm's tool writes an artifact for each.
+        (Role::Target(own), Class::Target { target, .. })
+            if own != target && *own != target.plain() =>
+        {
+            wrong(format!("is for {target}, but in {artifact}"))
+        }
+        (_, Class::Unknown { target, reason, .. }) => match (role, target) {
+            (Role::Target(own), Some(target)) if !own.agrees_with(target) => {
+                wrong(format!("is for {target}, but in {artifact}: {reason}"))
+            }
+            (_, Some(_)) => None,
+            (_, None) => unexplained(format!(
+                "outside of the known places, and not for a single target: {reason}"
+            )),
+        },
+        (_, Class::Target { .. }) => None,
+        _ if item.is_manifest() => None,
+        _ if item.node == (Node::Directory { empty: true }) => {
+            unexplained("is an empty directory".to_owned())
+        }
+        _ if item.is_directory() => None,
+        _ => wrong(format!("is for the host, but in {artifact}")),
     }
 }

@@ -220,6 +220,17 @@ pub enum Class {
     },
 }
 
+impl Class {
+    /// The only target that it is for, or can be for.
+    pub fn target(&self) -> Option<&TargetId> {
+        match self {
+            Self::Target { target, .. } => Some(target),
+            Self::Unknown { target, .. } => target.as_ref(),
+            Self::Host | Self::Fat | Self::Split => None,
+        }
+    }
+}
+
 /// What was found out about an entry.
 pub struct Classified {
     /// What it is.

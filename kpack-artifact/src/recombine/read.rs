@@ -6,12 +6,11 @@ use std::path::{Path, PathBuf};
 use kpack_format::marker::Marker;
 use kpack_format::{Selection, TargetId};
 
-use super::shards::{ComponentArtifacts, DeviceArtifact, Shards, target_of};
+use super::shards::{ComponentArtifacts, DeviceArtifact, Shards};
 use super::{Finding, Options, Severity};
 use crate::mark;
 use crate::names::{self, Role};
 use crate::packaging::{TargetGroup, Validation};
-use crate::rules::misplaced;
 use crate::tree::Tree;
 use kpack_core::words::list;
 use kpack_core::{Error, Reason, ids};
@@ -225,7 +224,7 @@ fn unlisted(component: Component<'_>, target: &TargetId, path: &Path) -> Finding
 fn damage(tree: &Tree, role: &Role, advice: &str) -> Vec<Finding> {
     let mut findings = tree.rejected.clone();
     findings.extend(tree.about(ids::DAMAGED_DATABASE_FILE).cloned());
-    let misplaced = misplaced(tree, role).map(|(item, reason)| {
+    let misplaced = tree.misplaced(role).map(|(item, reason)| {
         let text = format!("it {reason}{advice}");
         Finding::new(Severity::Fault, ids::MISPLACED_FILE, item.full(), text)
     });
@@ -317,7 +316,7 @@ fn parts(tree: &Tree, own: Option<&TargetId>) -> BTreeMap<TargetId, Tree> {
         let is_within = item.node == (Node::Directory { empty: false }) || item.is_manifest();
         // Another target's files are misplaced, and stay where they are.
         let is_own = |target: &&TargetId| own.is_none_or(|own| target.plain() == own.plain());
-        match target_of(item).filter(is_own) {
+        match item.class.target().filter(is_own) {
             Some(target) => {
                 let part = parts.entry(target.clone()).or_insert_with(empty);
                 part.add_from(tree, &item.path);

@@ -12,7 +12,7 @@ use kpack_core::publish::is_leftover;
 use kpack_core::words::list;
 use kpack_core::{Error, ids};
 use kpack_split::leftover::{directories, leftovers};
-use kpack_tree::{Class, Entry, Parsed};
+use kpack_tree::{Entry, Parsed};
 
 /// A shard: the split artifacts that one machine built.
 #[derive(Debug)]
@@ -177,19 +177,10 @@ impl Shards {
     }
 }
 
-/// The target that an entry of an artifact with device code is for.
-pub(super) fn target_of(item: &Entry) -> Option<&TargetId> {
-    match &*item.class {
-        Class::Target { target, .. } => Some(target),
-        Class::Unknown { target, .. } => target.as_ref(),
-        Class::Host | Class::Fat | Class::Split => None,
-    }
-}
-
 /// Whether an artifact that is named like a group's is one. An unsplit one may be (`blas_lib_gfx110X`).
 fn is_of_targets(tree: &Tree) -> bool {
     let mut files = tree.entries.iter();
-    let is_of_one = |item: &Entry| target_of(item).is_some();
+    let is_of_one = |item: &Entry| item.class.target().is_some();
     let may_be = |item: &Entry| is_of_one(item) || item.is_directory() || item.is_manifest();
     tree.entries.iter().any(is_of_one) && (files.all(may_be) || role_of(&tree.root) == Role::Group)
 }

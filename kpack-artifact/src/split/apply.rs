@@ -14,7 +14,7 @@ use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::names::KernelName;
 
 use super::modules::Module;
-use super::plan::Plan;
+use super::plan::SplitPlan;
 use super::report::{ArtifactReport, Report};
 use super::{Layout, Options};
 use crate::manifest_txt;
@@ -34,7 +34,7 @@ use kpack_split::split::{self, Budget, Compressed, Compression, DebugFiles, Pack
 /// Writes and publishes what is planned. `budget` limits the memory for code objects in flight, and may be shared.
 pub(super) fn apply(
     options: &Options,
-    mut plan: Plan,
+    mut plan: SplitPlan,
     budget: &Budget,
     progress: &dyn Progress,
 ) -> Result<Report, Error> {
@@ -51,8 +51,14 @@ pub(super) fn apply(
     let debug_files = DebugFiles::new(&options.storage.debug, true);
     let work =
         Work { options, debug_files: &debug_files, plan: &plan, stage: &stage, budget, progress };
-    let written = work.write_files()?;
-    work.finish(written, &mut report)?;
+    // Modules wait for their last code object, so others are copied or split meanwhile.
+    let copies = plan.artifacts.values().map(Task::Copy);
+    let tasks = Vec::from_iter(copies.chain(plan.modules.iter().map(Task::Module)));
+    let written = parallel::try_map(tasks, |task| match task {
+        Task::Copy(output) => writer::write(&stage, output, progress).map(|()| None),
+        Task::Module(module) => work.module(module).map(Some),
+    })?;
+    work.finish(written.into_iter().flatten().collect(), &mut report)?;
     debug_files.publish()?;
     let names = |is_generic: bool| {
         let own = plan.artifacts.iter().filter(move |(target, _)| target.is_none() == is_generic);
@@ -66,7 +72,7 @@ pub(super) fn apply(
 struct Work<'a> {
     options: &'a Options,
     debug_files: &'a DebugFiles,
-    plan: &'a Plan,
+    plan: &'a SplitPlan,
     stage: &'a Stage,
     budget: &'a Budget,
     progress: &'a dyn Progress,
@@ -80,7 +86,7 @@ struct Written {
     manifest: Option<u64>,
 }
 
-/// What threads do beside one another: where a module waits for its last code object, another goes on.
+/// What threads do side by side.
 enum Task<'a> {
     Copy(&'a Output),
     Module(&'a Module),
@@ -90,22 +96,6 @@ impl Work<'_> {
     /// The name of the artifact of a target, or of the generic one.
     fn name(&self, target: Option<&TargetId>) -> String {
         names::artifact(&self.options.artifact_prefix, target)
-    }
-
-    /// Copies what stays as it is, and splits the modules. Returns what was written with new device
-    /// code.
-    fn write_files(&self) -> Result<Vec<Written>, Error> {
-        let copies = self.plan.artifacts.values().map(Task::Copy);
-        let modules = self.plan.modules.iter().map(Task::Module);
-        let tasks: Vec<Task<'_>> = copies.chain(modules).collect();
-        let written = parallel::try_map(tasks, |task| match task {
-            Task::Copy(output) => {
-                writer::write(self.stage, output, self.progress)?;
-                Ok(None)
-            }
-            Task::Module(module) => self.module(module).map(Some),
-        })?;
-        Ok(written.into_iter().flatten().collect())
     }
 
     /// Splits a module, and writes its host binaries, whose markers depend on its device code.
@@ -288,7 +278,7 @@ impl Work<'_> {
 }
 
 /// Refuses to replace host files with an empty generic artifact.
-fn refuse_loss(plan: &Plan, stage: &Stage) -> Result<(), Error> {
+fn refuse_loss(plan: &SplitPlan, stage: &Stage) -> Result<(), Error> {
     let generic = plan.artifacts.get(&None).filter(|_| plan.artifacts.len() > 1);
     let Some(generic) = generic.filter(|generic| !generic.has_files()) else {
         return Ok(());
@@ -303,7 +293,7 @@ fn refuse_loss(plan: &Plan, stage: &Stage) -> Result<(), Error> {
 }
 
 /// Names what an earlier run wrote for targets that there is nothing for now.
-fn report_stale(options: &Options, plan: &Plan, report: &mut Report) -> Result<(), Error> {
+fn report_stale(options: &Options, plan: &SplitPlan, report: &mut Report) -> Result<(), Error> {
     for path in directories(&options.output_dir)? {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if let Some((prefix, Some(_))) = names::parse(&name)

@@ -10,9 +10,8 @@ use kpack_format::{Selection, TargetId};
 use super::modules::Module;
 use super::report::Report;
 use super::sources::Sources;
-use super::{Layout, Options, Unknown, unlisted};
+use super::{Layout, Options, Unknown};
 use crate::names::Role;
-use crate::rules::misplaced;
 use crate::tree::{Tree, is_artifact};
 use crate::{manifest_txt, mark, names};
 use kpack_core::words::list;
@@ -53,21 +52,12 @@ impl Contents {
             artifact_dir: options.artifact_dir.clone(),
             ..Report::default()
         };
-        let mut databases = options.databases.clone();
-        for (_, path) in sources {
-            if let Some(noted) = mark::noted(path)? {
-                databases = databases.and_rules_of(&noted);
-            }
-        }
-        let (mut trees, generic_beside) = read_trees(options, sources, &databases)?;
-        for (target, tree) in &mut trees {
-            complete(tree, target.as_ref(), &mut report)?;
-        }
+        let (trees, databases, generic_beside) = read_trees(options, sources, &mut report)?;
         refuse_contradictions(&trees)?;
-        let modules = modules(&trees, options)?;
         refuse_uninstalled(&trees, &mut report)?;
         let manifests = manifests(&trees, &mut report)?;
         report.size_before = size_before(&trees);
+        let modules = modules(&trees, options)?;
         let found = found(&trees, &modules, &manifests, options);
         Ok(Self { trees, generic_beside, databases, modules, manifests, found, report })
     }
@@ -147,81 +137,82 @@ pub(super) fn refuse_none_expected<'a>(
 /// With the target whose artifact each is.
 type Trees = [(Option<TargetId>, Tree)];
 
-/// What the directories of an artifact have, and the generic artifact beside the input if this run writes none.
-type ReadTrees = (Vec<(Option<TargetId>, Tree)>, Option<PathBuf>);
+/// What the directories of an artifact have; the databases that are split; and the generic artifact beside the input if
+/// this run writes none.
+type ReadTrees = (Vec<(Option<TargetId>, Tree)>, DatabaseSelection, Option<PathBuf>);
 
-/// Reads the directories of an artifact.
+/// Reads the directories of an artifact, each once, and reports what they lack and what is in none of their prefixes.
 fn read_trees(
     options: &Options,
     sources: &Sources,
-    databases: &DatabaseSelection,
+    report: &mut Report,
 ) -> Result<ReadTrees, Error> {
-    if let [(_, path)] = &sources[..]
-        && let Some((target, tree, generic)) = detect_already_split(path, options)?
-    {
-        return Ok((vec![(Some(target), tree)], Some(generic)));
-    }
+    let split_before = match &sources[..] {
+        [(_, path)] => of_earlier_split(path, &options.artifact_prefix)?,
+        _ => None,
+    };
+    let marks = sources.iter().map(|(_, path)| mark::noted(path)).collect::<Result<Vec<_>, _>>()?;
+    let databases = marks
+        .iter()
+        .flatten()
+        .fold(options.databases.clone(), |databases, noted| databases.and_rules_of(noted));
+    let read = |path: &Path, databases: &DatabaseSelection| {
+        let mut tree = Tree::read_with("", path, databases, Parsed::default())?;
+        // Nobody knows where a file belongs that cannot be classified.
+        if let Some(found) = tree.rejected.pop() {
+            return Err(Error::rejected(found.id, found.file(), &*found.text));
+        }
+        tree.treat_spirv(options.storage.spirv);
+        Ok(tree)
+    };
+    let (by_name, mut generic_beside) = split_before.unzip();
     let mut trees = Vec::new();
-    for (target, path) in sources {
-        let tree = match target {
-            Some(target) => Tree::read("", path, &Role::Target(target.clone()), Parsed::default()),
-            None => Tree::read_with("", path, databases, Parsed::default()),
-        };
-        trees.push((target.clone(), classified(tree?, options)?));
+    for ((listed, path), noted) in sources.iter().zip(marks) {
+        let mut target = listed.as_ref().or(by_name.as_ref()).cloned();
+        let role = target.clone().map(Role::Target);
+        let own = role.as_ref().map(|role| noted.unwrap_or_else(|| mark::without_mark(role)));
+        let mut tree = read(path, own.as_ref().unwrap_or(&databases))?;
+        let misplaced = role.and_then(|role| {
+            let (file, reason) = tree.misplaced(&role).next()?;
+            Some((file.full().to_owned(), reason))
+        });
+        match misplaced {
+            None => {}
+            Some((file, reason)) if listed.is_some() => {
+                let text = format!(
+                    "{reason}; several artifacts have this name, so builds seem to be mixed; split each build \
+                     into a separate output directory"
+                );
+                return Err(Error::rejected(ids::SPLIT_ARTIFACT, &file, text));
+            }
+            // It is only called like the artifact of a target.
+            Some(_) => {
+                (target, generic_beside) = (None, None);
+                tree = read(path, &databases)?;
+            }
+        }
+        for prefix in &tree.missing {
+            let text = "listed in artifact_manifest.txt, but missing; skipped";
+            report.note(ids::MISSING_PREFIX, tree.root.join(prefix), text);
+        }
+        report.findings.extend(tree.add_unlisted(target.is_none())?);
+        trees.push((target, tree));
     }
-    Ok((trees, None))
+    Ok((trees, databases, generic_beside))
 }
 
-/// A tree as these options see it. A file that cannot be classified is an error: nobody knows where it belongs.
-fn classified(mut tree: Tree, options: &Options) -> Result<Tree, Error> {
-    if let Some(found) = tree.rejected.pop() {
-        return Err(Error::rejected(found.id, found.file(), &*found.text));
-    }
-    tree.treat_spirv(options.storage.spirv);
-    Ok(tree)
-}
-
-/// What there is for a target in a directory that an earlier split wrote, and the generic artifact
-/// beside it. `None` for another directory: it is not named after a target, or has what belongs in
-/// another artifact.
-fn detect_already_split(
-    path: &Path,
-    options: &Options,
-) -> Result<Option<(TargetId, Tree, PathBuf)>, Error> {
-    let prefix = &options.artifact_prefix;
+/// The target whose artifact a directory is by its name, and the generic artifact beside it, if an earlier split of the
+/// component `prefix` wrote both.
+fn of_earlier_split(path: &Path, prefix: &str) -> Result<Option<(TargetId, PathBuf)>, Error> {
     let real = path.canonicalize().map_err(|e| Error::io(path, "open", e))?;
     let name = real.file_name().unwrap_or_default().to_string_lossy();
     let generic = real.with_file_name(names::artifact(prefix, None));
-    let target = match names::parse(&name) {
-        Some((component, Some(target))) if component == prefix => target,
-        _ => return Ok(None),
-    };
-    if !is_artifact(&generic) {
-        return Ok(None);
-    }
-    let role = Role::Target(target.clone());
-    let tree = classified(Tree::read("", path, &role, Parsed::default())?, options)?;
-    let is_split = misplaced(&tree, &role).next().is_none();
-    Ok(is_split.then_some((target, tree, generic)))
-}
-
-/// Adds to a tree what is in none of its prefixes, and reports what it lacks. Refuses the artifact of a `target` that has
-/// what belongs in another one.
-fn complete(tree: &mut Tree, target: Option<&TargetId>, report: &mut Report) -> Result<(), Error> {
-    if let Some(target) = target
-        && let Some((file, reason)) = misplaced(tree, &Role::Target(target.clone())).next()
-    {
-        let text = format!(
-            "{reason}; several artifacts have this name, so builds seem to be mixed; split each build \
-             into a separate output directory"
-        );
-        return Err(Error::rejected(ids::SPLIT_ARTIFACT, file.full(), text));
-    }
-    for prefix in &tree.missing {
-        let text = "listed in artifact_manifest.txt, but missing; skipped";
-        report.note(ids::MISSING_PREFIX, tree.root.join(prefix), text);
-    }
-    unlisted::add(tree, target.is_none(), report)
+    Ok(match names::parse(&name) {
+        Some((component, Some(target))) if component == prefix && is_artifact(&generic) => {
+            Some((target, generic))
+        }
+        _ => None,
+    })
 }
 
 fn entries(trees: &Trees) -> impl Iterator<Item = (Option<&TargetId>, &Entry)> {

@@ -13,7 +13,6 @@ mod options;
 mod plan;
 mod report;
 mod sources;
-mod unlisted;
 
 use kpack_core::Error;
 use kpack_core::parallel;

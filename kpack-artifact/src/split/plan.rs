@@ -29,7 +29,7 @@ use kpack_tree::{Class, Entry, Node, Parsed, databases};
 const MOST_UNKNOWN: usize = 5;
 
 /// The split artifacts, before they are written.
-pub(super) struct Plan {
+pub(super) struct SplitPlan {
     /// By processor; `None` is the generic one.
     pub(super) artifacts: BTreeMap<Option<TargetId>, Output>,
     /// What is split.
@@ -47,7 +47,7 @@ pub(super) struct Targets {
     left_out: BTreeSet<TargetId>,
 }
 
-impl Plan {
+impl SplitPlan {
     /// How many bytes are read, device code as it is unpacked.
     pub(super) fn bytes(&self) -> u64 {
         let copied = self.artifacts.values().map(|output| output.copied);
@@ -59,7 +59,7 @@ impl Plan {
 }
 
 /// Plans what becomes of what was read.
-pub(super) fn plan(options: &Options, mut contents: Contents) -> Result<Plan, Error> {
+pub(super) fn plan(options: &Options, mut contents: Contents) -> Result<SplitPlan, Error> {
     let mut report = std::mem::take(&mut contents.report);
     report.device_code = !contents.found.is_empty();
     report.prefixes = contents.prefixes();
@@ -71,28 +71,29 @@ pub(super) fn plan(options: &Options, mut contents: Contents) -> Result<Plan, Er
     for (_, tree) in &mut contents.trees {
         tree.change(|entry| entry.library.is_some(), |entry| entry.library = None);
     }
-    let mut planner = Planner::new(options, &contents, &targets, &mut report)?;
-    for (owner, item) in contents.entries() {
-        planner.add(owner, item)?;
+    for module in &contents.modules {
+        report_module(module, &targets, options, &mut report);
     }
-    let artifacts = planner.finish();
-    let of_databases = contents.entries().filter(|(_, item)| {
-        let is_kept = |target| targets.keeps(target);
-        matches!(&*item.class, Class::Target { target, .. } if is_kept(target))
+    let artifacts = Planner::new(options, &contents, &targets, &mut report)?.artifacts()?;
+    let of_databases = contents.entries().filter_map(|(_, item)| match &*item.class {
+        Class::Target { target, .. } if targets.keeps(target) => Some(&*item.path),
+        _ => None,
     });
-    let files = of_databases.map(|(_, item)| &*item.path);
     let debug = &options.storage.debug;
-    let note = databases::not_stripped(files, debug, &options.artifact_dir);
+    let note = databases::not_stripped(of_databases, debug, &options.artifact_dir);
     report.findings.extend(note);
     // What is planned is enough from here on, and conflicts take memory, too.
     let Contents { modules, trees, .. } = contents;
     drop(trees);
-    report_conflicts(options, &artifacts, &mut report)?;
-    report.device_code |= report.already_split + report.left_generic > 0;
-    for module in &modules {
-        report_module(module, &targets, options, &mut report);
+    // Files that are installed at one path and are not the same. Nobody knows yet what is installed together.
+    let component = &options.artifact_prefix;
+    let installed = artifacts.values().flat_map(|output| output.to_install(component, false));
+    for conflict in conflicts(installed)? {
+        let path = conflict.entry.artifact.join(conflict.entry.path);
+        report.warn(ids::CONFLICTING_FILES, path, format!("it {}", conflict.text));
     }
-    Ok(Plan { artifacts, modules, targets, report })
+    report.device_code |= report.already_split + report.left_generic > 0;
+    Ok(SplitPlan { artifacts, modules, targets, report })
 }
 
 /// Reports what becomes of a module's binaries.
@@ -140,29 +141,6 @@ fn report_gaps(contents: &Contents, report: &mut Report) -> Result<(), Error> {
         }
     }
     Ok(())
-}
-
-/// Reports files that are installed at one path and are not the same. Nobody knows yet what is
-/// installed together.
-fn report_conflicts(
-    options: &Options,
-    artifacts: &BTreeMap<Option<TargetId>, Output>,
-    report: &mut Report,
-) -> Result<(), Error> {
-    let component = &options.artifact_prefix;
-    let installed = artifacts.values().flat_map(|output| output.to_install(component, false));
-    for conflict in conflicts(installed)? {
-        let path = conflict.entry.artifact.join(conflict.entry.path);
-        report.warn(ids::CONFLICTING_FILES, path, format!("it {}", conflict.text));
-    }
-    Ok(())
-}
-
-/// Where an entry goes.
-enum Destination {
-    /// To the generic artifact, or to a target's.
-    Kept(Option<TargetId>),
-    Dropped,
 }
 
 /// Plans the artifacts entry by entry.
@@ -239,11 +217,43 @@ impl<'a> Planner<'a> {
         })
     }
 
+    /// Plans the artifacts: the generic one, and those that have anything.
+    fn artifacts(mut self) -> Result<BTreeMap<Option<TargetId>, Output>, Error> {
+        for (owner, item) in self.contents.entries() {
+            self.add(owner, item)?;
+        }
+        self.report_unknown();
+        let with_archives: HashSet<TargetId> = self
+            .contents
+            .modules
+            .iter()
+            .flat_map(Module::found)
+            .map(|found| found.plain())
+            .collect();
+        let mut artifacts = self.artifacts;
+        artifacts.retain(|target, output| {
+            let has_archives = |target| with_archives.contains(target);
+            output.has_files() || target.as_ref().is_none_or(has_archives)
+        });
+        Ok(artifacts)
+    }
+
     /// Adds an entry, which is in the artifact of `owner` already, if in any.
     fn add(&mut self, owner: Option<&TargetId>, item: &'a Entry) -> Result<(), Error> {
-        let Destination::Kept(target) = self.destination(owner, item)? else {
-            return Ok(());
+        let own = match (owner, &*item.class) {
+            (None, Class::Unknown { target, reason, .. }) => {
+                let file = UnknownFile { from: item.full(), reason };
+                self.unknown(file, target.as_ref())?
+            }
+            _ => item.target(owner),
         };
+        let target = own.map(TargetId::plain).filter(|plain| {
+            // An empty directory is no reason for an artifact, so it stays in the generic one.
+            !item.is_directory() || self.targets.kept.iter().any(|kept| kept.plain() == *plain)
+        });
+        if own.is_some_and(|own| !item.is_directory() && !self.targets.keeps(own)) {
+            return Ok(());
+        }
         if self.written_anew.contains(item.full()) {
             return Ok(());
         }
@@ -270,32 +280,6 @@ impl<'a> Planner<'a> {
             },
         }
         Ok(())
-    }
-
-    fn destination(
-        &mut self,
-        owner: Option<&TargetId>,
-        item: &'a Entry,
-    ) -> Result<Destination, Error> {
-        let target = match (owner, &*item.class) {
-            (None, Class::Unknown { target, reason, .. }) => {
-                let file = UnknownFile { from: item.full(), reason };
-                self.unknown(file, target.as_ref())?
-            }
-            _ => item.target(owner),
-        };
-        Ok(match target {
-            // An empty directory is no reason for an artifact.
-            Some(target) if matches!(item.node, Node::Directory { .. }) => {
-                let plain = Some(target.plain());
-                Destination::Kept(plain.filter(|plain| {
-                    let mut kept = self.targets.kept.iter();
-                    kept.any(|kept| kept.plain() == *plain)
-                }))
-            }
-            Some(target) if !self.targets.keeps(target) => Destination::Dropped,
-            target => Destination::Kept(target.map(TargetId::plain)),
-        })
     }
 
     /// The target to which a file in no known place is moved, if to any.
@@ -329,10 +313,9 @@ impl<'a> Planner<'a> {
                     None if moves => "it cannot be moved to one target, and stays generic".into(),
                     None => "it stays generic".into(),
                 };
-                let each = files.iter();
-                let each =
-                    each.map(|f| (f.from.to_owned(), format!("{}; {end}", f.text()), is_moved));
-                found.extend(each);
+                found.extend(files.iter().map(|file| {
+                    (file.from.to_owned(), format!("{}; {end}", file.text()), is_moved)
+                }));
                 continue;
             }
             let names = files.iter().filter_map(|file| file.from.file_name()?.to_str());
@@ -378,20 +361,6 @@ impl<'a> Planner<'a> {
             }
             _ => false,
         }
-    }
-
-    /// The artifacts: the generic one, and those that have anything.
-    fn finish(mut self) -> BTreeMap<Option<TargetId>, Output> {
-        self.report_unknown();
-        let modules = self.contents.modules.iter();
-        let with_archives = modules.flat_map(Module::found);
-        let with_archives: HashSet<TargetId> = with_archives.map(|found| found.plain()).collect();
-        let mut artifacts = self.artifacts;
-        artifacts.retain(|target, output| {
-            let has_archives = |target| with_archives.contains(target);
-            output.has_files() || target.as_ref().is_none_or(has_archives)
-        });
-        artifacts
     }
 }
 

@@ -4,6 +4,7 @@ use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use kpack_core::{Severity, ids};
+use kpack_format::Selection;
 use kpack_format::names::{is_archive, is_manifest};
 
 use super::Context;
@@ -385,13 +386,8 @@ impl Pair {
 
 /// Whether the caller did not leave out its target.
 fn is_wanted(entry: &Entry, context: &Context<'_>) -> bool {
-    match &*entry.class {
-        Class::Target { target, .. } | Class::Unknown { target: Some(target), .. } => {
-            let named: kpack_format::Selection = context.files.options.targets.iter().collect();
-            named.is_empty() || named.matches(target)
-        }
-        _ => true,
-    }
+    let named: Selection = context.files.options.targets.iter().collect();
+    named.is_empty() || entry.class.target().is_none_or(|target| named.matches(target))
 }
 
 /// Describes what is missing from a file whose bytes changed. A file for all targets, at `within`

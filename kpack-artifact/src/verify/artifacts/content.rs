@@ -7,7 +7,7 @@ use kpack_format::TargetId;
 use super::Member;
 use crate::manifest_txt;
 use crate::names::Role;
-use crate::rules::{Misplaced, belongs};
+use crate::tree::{Misplaced, belongs};
 use crate::verify::Report;
 use kpack_core::words::{counted, list};
 use kpack_core::{Severity, ids};
@@ -82,14 +82,9 @@ struct Seen {
 impl Seen {
     fn add(&mut self, item: &Entry) {
         self.files += usize::from(!item.is_directory());
-        match &*item.class {
-            Class::Target { target, .. } => drop(self.targets.insert(target.clone())),
-            Class::Unknown { target, device_code, .. } => {
-                self.unknown += usize::from(*device_code);
-                self.targets.extend(target.clone());
-            }
-            Class::Host | Class::Fat | Class::Split => {}
-        }
+        self.targets.extend(item.class.target().cloned());
+        let is_unknown = matches!(*item.class, Class::Unknown { device_code: true, .. });
+        self.unknown += usize::from(is_unknown);
     }
 
     fn summary(&self, role: &Role) -> String {
