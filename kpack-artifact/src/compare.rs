@@ -45,7 +45,7 @@ pub(crate) enum Difference {
 
 /// What differs between the entries at two paths. If both are files, `same_bytes` compares their content, last, and only
 /// if the caller asks for the last difference, because that reads both files.
-pub(crate) fn differences(
+pub(crate) fn entry_differences(
     one: &Path,
     other: &Path,
     same_bytes: impl FnOnce() -> Result<bool, Error>,

@@ -10,6 +10,7 @@
 
 mod code_ids;
 mod compare;
+pub mod directories;
 pub mod manifest_txt;
 pub mod mark;
 pub mod names;

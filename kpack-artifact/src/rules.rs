@@ -8,11 +8,9 @@ use std::path::{Path, PathBuf};
 use kpack_format::archive::Toc;
 use kpack_format::names::KernelName;
 
-use super::compare::{Difference, differences, same_bytes};
+use super::compare::{Difference, entry_differences, same_bytes};
 use kpack_core::Error;
-use kpack_core::parallel::lock;
 use kpack_format::names::is_object;
-use kpack_split::input::Archives;
 use kpack_tree::{Class, Entry, Node};
 
 /// An entry of an artifact that is installed.
@@ -116,7 +114,7 @@ impl EntryContent<'_> {
             }
             (File(one, edits), File(other, other_edits)) => {
                 let same_bytes = || Ok(edits == other_edits && same_bytes(one, other)?);
-                for found in differences(one, other, same_bytes)? {
+                for found in entry_differences(one, other, same_bytes)? {
                     if !matches!(found?, Difference::Mode(_) | Difference::Names(_)) {
                         return Ok(false);
                     }
@@ -167,21 +165,6 @@ pub(crate) fn kernels_without_host<'t>(
         found.extend(host.map(|host| (binary.to_owned(), host)));
     }
     found
-}
-
-/// Why a code object of the archive at `path` cannot be read; `None` if all can be read.
-pub(crate) fn unreadable(path: &Path, archives: &Archives) -> Result<Option<String>, Error> {
-    let archive = archives.open(path)?;
-    let mut archive = lock(&archive);
-    let toc = archive.toc().clone();
-    for (kernel, targets) in &toc.kernels {
-        for target in targets.keys() {
-            if let Err(error) = archive.read(kernel, target) {
-                return Ok(Some(format!("has no readable `{kernel}` for {target}: {error}")));
-            }
-        }
-    }
-    Ok(None)
 }
 
 #[cfg(test)]

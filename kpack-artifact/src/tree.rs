@@ -1,143 +1,22 @@
-//! An artifact directory as data: its role, which its name tells, and its entries, read once.
+//! An artifact directory as data: its entries, read once, and what belongs in it.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kpack_format::TargetId;
-use kpack_format::names::{Group, is_manifest};
-use kpack_format::unstable::target_names;
-use walkdir::{DirEntry, WalkDir};
+use walkdir::DirEntry;
 
 use super::manifest_txt;
 use super::mark;
-use super::names::{self, Role};
+use super::names::Role;
 use kpack_core::platform::FileTypeExt;
-use kpack_core::publish::is_leftover;
 use kpack_core::{Error, Finding, Id, Severity, Spirv, ids};
-use kpack_split::input::{or_refused, walk};
-use kpack_split::leftover::{directories, is_leftover_entry};
+use kpack_split::input::or_refused;
 use kpack_tree::{
     Class, DatabaseSelection, Entry, Node, Only, Origin, Parsed, Tree as Found, Walk, no_more_kept,
 };
-
-/// The directories in one directory, sorted by path, and what they are by their names.
-#[derive(Debug, Default)]
-#[non_exhaustive]
-pub struct Siblings {
-    /// Artifact directories: path, component and role.
-    pub artifacts: Vec<(PathBuf, String, Role)>,
-    /// Leftovers of interrupted runs.
-    pub leftovers: Vec<PathBuf>,
-    /// Directories without a list of prefixes; hidden ones are somebody's work in progress.
-    pub others: Vec<PathBuf>,
-}
-
-/// Whether a directory is an artifact directory: whether it lists its prefixes.
-pub(crate) fn is_artifact(path: &Path) -> bool {
-    path.join(manifest_txt::FILE_NAME).is_file()
-}
-
-/// How deep to look for artifact directories: a directory of shards contains directories of
-/// artifacts.
-const DEPTH: usize = 3;
-
-/// The artifact directories at and below `path`, and the leftover directories of interrupted runs, which
-/// are not looked into. `failed` gets what cannot be listed.
-pub(crate) fn find_artifacts(
-    path: &Path,
-    failed: impl Fn(walkdir::Error) -> Result<(), Error>,
-) -> Result<(Vec<PathBuf>, Vec<PathBuf>), Error> {
-    let (mut found, mut leftovers) = (Vec::new(), Vec::new());
-    let mut walk = walk(path).max_depth(DEPTH).into_iter();
-    while let Some(entry) = walk.next() {
-        let entry = match entry {
-            Ok(entry) => entry,
-            Err(error) => {
-                failed(error)?;
-                continue;
-            }
-        };
-        let is_leftover = entry.file_type().is_dir() && is_leftover_entry(&entry);
-        if is_leftover || is_artifact(entry.path()) {
-            let list = if is_leftover { &mut leftovers } else { &mut found };
-            list.push(entry.into_path());
-            walk.skip_current_dir();
-        }
-    }
-    Ok((found, leftovers))
-}
-
-impl Siblings {
-    /// Reads the names in `directory`.
-    ///
-    /// # Errors
-    /// [`Error::Io`].
-    pub fn read(directory: &Path) -> Result<Self, Error> {
-        let mut found = Self::default();
-        let mut artifacts = Vec::new();
-        for path in directories(directory)? {
-            let name = path.file_name().unwrap_or_default();
-            if is_leftover(name) {
-                found.leftovers.push(path);
-            } else if is_artifact(&path) {
-                artifacts.push(path);
-            } else {
-                found.others.push(path);
-            }
-        }
-        for path in &artifacts {
-            let (component, role) = role(path, &artifacts);
-            found.artifacts.push((path.clone(), component, role));
-        }
-        Ok(found)
-    }
-
-    /// The artifacts of a component, the generic one first.
-    pub(crate) fn of(&self, component: &str) -> Vec<(PathBuf, Role)> {
-        let own = self.artifacts.iter();
-        let own = own.filter(|(_, own, role)| own == component && *role != Role::Unsplit);
-        let own = own.map(|(path, _, role)| (path.clone(), role.clone()));
-        let mut own: Vec<(PathBuf, Role)> = own.collect();
-        own.sort_by_key(|(_, role)| *role != Role::Generic);
-        own
-    }
-}
-
-/// The component and role of an artifact directory, by its name, its manifests and those `beside` it.
-/// The component of one that is not split is its whole name.
-fn role(path: &Path, beside: &[PathBuf]) -> (String, Role) {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let parsed = names::parse(&name);
-    if let Some((component, None)) = parsed {
-        return (component.to_owned(), Role::Generic);
-    }
-    // A group may be called after one of its targets; its own manifests say so.
-    let manifests = manifest_names(path);
-    for (at, _) in name.rmatch_indices('_') {
-        let (component, suffix) = (&name[..at], &name[at + 1..]);
-        let has_generic = || {
-            let generic = format!("{component}_{}", names::GENERIC);
-            beside.iter().any(|path| path.ends_with(&generic))
-        };
-        if manifests.iter().any(|name| is_part(name, suffix))
-            || target_names::exact(suffix).is_none() && has_generic()
-        {
-            return (component.to_owned(), Role::Group);
-        }
-    }
-    match parsed {
-        Some((component, Some(target))) => (component.to_owned(), Role::Target(target)),
-        _ => (name.into_owned(), Role::Unsplit),
-    }
-}
-
-/// The role of an artifact directory, by its name and the manifests in it.
-pub(crate) fn role_of(artifact: &Path) -> Role {
-    let real = artifact.canonicalize();
-    role(real.as_deref().unwrap_or(artifact), &[]).1
-}
 
 /// The targets that the artifact of a group has code for.
 ///
@@ -150,18 +29,6 @@ pub fn targets_of_group(artifact: &Path) -> Result<BTreeSet<TargetId>, Error> {
         _ => None,
     });
     Ok(targets.collect())
-}
-
-/// Whether the manifest with this name is the part of a group: `rocblas_lib.gfx110X.kpm`.
-fn is_part(manifest: &str, group: &str) -> bool {
-    manifest.ends_with(&Group::from("").fragment(group))
-}
-
-/// The names of the manifests in an artifact directory.
-pub(crate) fn manifest_names(artifact: &Path) -> Vec<String> {
-    let files = WalkDir::new(artifact).into_iter().flatten();
-    let files = files.filter(|entry| is_manifest(entry.path()));
-    files.map(|entry| entry.file_name().to_string_lossy().into_owned()).collect()
 }
 
 /// An artifact directory and its content.
@@ -313,6 +180,46 @@ impl Tree {
             Misplaced::Wrong(reason) => Some((item, reason)),
             Misplaced::Unexplained(_) => None,
         })
+    }
+
+    /// The damaged files, and what does not belong in an artifact with this role, with `advice`.
+    pub(crate) fn damage(&self, role: &Role, advice: &str) -> Vec<Finding> {
+        let misplaced = self.misplaced(role).map(|(item, reason)| {
+            let text = format!("it {reason}{advice}");
+            Finding::new(Severity::Fault, ids::MISPLACED_FILE, item.full(), text)
+        });
+        let damaged = self.rejected.iter().chain(self.about(ids::DAMAGED_DATABASE_FILE)).cloned();
+        damaged.chain(misplaced).collect()
+    }
+
+    /// What the artifact has for each target; `own` is the target that it is for, which entries of no target belong to.
+    pub(crate) fn by_target(&self, own: Option<&TargetId>) -> BTreeMap<TargetId, Self> {
+        let mut parts: BTreeMap<TargetId, Self> = BTreeMap::new();
+        let mut others = Vec::new();
+        let empty = || Self::empty(&self.shard, &self.root);
+        for item in &self.entries {
+            let is_within = item.node == (Node::Directory { empty: false }) || item.is_manifest();
+            // Another target's files are misplaced, and stay where they are.
+            let is_own = |target: &&TargetId| own.is_none_or(|own| target.plain() == own.plain());
+            match item.class.target().filter(is_own) {
+                Some(target) => {
+                    let part = parts.entry(target.clone()).or_insert_with(empty);
+                    part.add_from(self, &item.path);
+                }
+                None if is_within => {}
+                None => others.push(&item.path),
+            }
+        }
+        let own = own.or(parts.keys().next()).cloned();
+        if let Some(own) = own
+            && (parts.is_empty() || !others.is_empty())
+        {
+            let part = parts.entry(own).or_insert_with(empty);
+            for path in others {
+                part.add_from(self, path);
+            }
+        }
+        parts
     }
 
     pub(crate) fn about(&self, id: Id) -> impl Iterator<Item = &Finding> {

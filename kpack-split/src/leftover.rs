@@ -23,9 +23,3 @@ pub fn directories(directory: &Path) -> Result<Vec<PathBuf>, Error> {
     found.retain(|path| path.is_dir());
     Ok(found)
 }
-
-/// The leftovers among these directories.
-pub fn leftovers(directories: &[PathBuf]) -> impl Iterator<Item = &PathBuf> {
-    let directories = directories.iter();
-    directories.filter(|path| is_leftover(path.file_name().unwrap_or_default()))
-}

@@ -5,9 +5,10 @@ use std::io::Write;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
+use kpack_artifact::directories::Siblings;
 use kpack_artifact::mark;
 use kpack_artifact::names::{Role, is_file_name};
-use kpack_artifact::tree::{Siblings, targets_of_group};
+use kpack_artifact::tree::targets_of_group;
 use kpack_core::parallel;
 use kpack_core::publish::{NewNames, Stage, StagedFile, write_output};
 use kpack_core::report::Progress;

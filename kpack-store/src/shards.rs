@@ -3,8 +3,8 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
+use kpack_artifact::directories::Siblings;
 use kpack_artifact::manifest_txt;
-use kpack_artifact::tree::Siblings;
 use kpack_core::platform::shared_inode;
 use kpack_core::publish::is_leftover;
 use kpack_core::{Error, ids};

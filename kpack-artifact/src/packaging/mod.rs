@@ -126,10 +126,6 @@ impl Configuration {
             path: path.to_owned(),
             text,
         };
-        if !names::is_file_name(&configuration.primary_shard) {
-            return Err(configuration
-                .refuse(&["primary_shard"], "expected the name of a shard's directory"));
-        }
         configuration.check_shards()?;
         configuration.groups = configuration.checked(&[GROUPS], wire.architecture_groups)?;
         for (component, wire) in wire.component_overrides.0 {
@@ -143,8 +139,11 @@ impl Configuration {
         Ok(configuration)
     }
 
-    /// Whether the list of shards can be one.
+    /// Whether the primary shard and the list of shards can be such.
     fn check_shards(&self) -> Result<(), Error> {
+        if !names::is_file_name(&self.primary_shard) {
+            return Err(self.refuse(&["primary_shard"], "expected the name of a shard's directory"));
+        }
         for (index, name) in self.shards.iter().enumerate() {
             let at = [SHARDS, &index.to_string()];
             if !names::is_file_name(name) {

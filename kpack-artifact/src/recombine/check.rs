@@ -2,32 +2,31 @@
 
 mod duplicates;
 mod host_files;
-mod kernels;
 
 use std::collections::BTreeSet;
 use std::path::Path;
 
 use kpack_format::TargetId;
-use kpack_format::names::is_object;
+use kpack_format::names::{is_manifest, is_object};
 use kpack_format::unstable::spelling;
 
 use super::read::{Generic, Inputs};
 use super::{Finding, Severity};
 use crate::packaging::TargetGroup;
 use crate::rules::{HostFault, kernels_without_host};
-use crate::tree::manifest_names;
 use kpack_core::words::list;
 use kpack_core::{Error, ids};
+use kpack_tree::Entry;
 
 /// What does not fit together.
 pub(super) fn check(inputs: &Inputs<'_>) -> Result<Vec<Finding>, Error> {
     let mut findings = missing_targets(inputs);
     findings.extend(inputs.generics.iter().flat_map(split_before_link));
     if let Some((first, others)) = inputs.generics.split_first() {
+        findings.extend(hosts_are_split(inputs, first)?);
         for other in others {
             findings.extend(host_files::check_host_files(inputs, &first.tree, &other.tree)?);
         }
-        findings.extend(hosts_are_split(inputs, first)?);
     }
     for (target, trees) in &inputs.device {
         findings.extend(duplicates::check_duplicates(inputs, target, trees)?);
@@ -37,21 +36,19 @@ pub(super) fn check(inputs: &Inputs<'_>) -> Result<Vec<Finding>, Error> {
 
 /// The targets of groups that no shard has.
 fn missing_targets(inputs: &Inputs<'_>) -> Vec<Finding> {
-    let component = inputs.component;
-    let there: BTreeSet<&TargetId> =
-        inputs.targets.iter().flat_map(|(_, targets)| targets).collect();
     // A component without device code lacks nothing. One with manifests had some.
     let has_manifests = || {
-        let mut generics = component.shards().filter_map(|(_, own)| own.generic.as_deref());
-        generics.any(|generic| !manifest_names(generic).is_empty())
+        let mut trees = inputs.generics.iter().map(|generic| &generic.tree);
+        trees.any(|tree| {
+            tree.entries.iter().any(Entry::is_manifest) || tree.unlisted_files().any(is_manifest)
+        })
     };
-    if there.is_empty() && !has_manifests() {
+    if inputs.targets.iter().all(|(_, targets)| targets.is_empty()) && !has_manifests() {
         return Vec::new();
     }
     let mut findings = Vec::new();
-    for group in component.groups() {
-        let taken = there.iter().copied().filter(|target| component.takes(group, target));
-        let missing = missing_of(group, &taken.collect());
+    for (group, taken) in &inputs.groups {
+        let missing = missing_of(group, taken);
         if !missing.is_empty() {
             findings.push(missing_finding(inputs, group, &missing));
         }
@@ -61,7 +58,7 @@ fn missing_targets(inputs: &Inputs<'_>) -> Vec<Finding> {
 
 /// The targets of a group that nothing `taken` is for. What is for a processor is for its variants, and what is
 /// for a family for its processors, and the reverse where the group lists the family.
-fn missing_of<'g>(group: &'g TargetGroup, taken: &BTreeSet<&TargetId>) -> Vec<&'g TargetId> {
+fn missing_of<'g>(group: &'g TargetGroup, taken: &BTreeSet<TargetId>) -> Vec<&'g TargetId> {
     let has = |target: &&TargetId| {
         let is_plain = target.features().count() == 0;
         let mut taken = taken.iter();

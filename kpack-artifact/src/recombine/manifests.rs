@@ -4,7 +4,6 @@
 //! has a fragment of it, `<module>_<component>.<group>.kpm`, with the group's targets. Since the names
 //! differ, artifacts can be copied over each other in any order, and packages share no file.
 
-use kpack_core::{Id, ids};
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -14,11 +13,11 @@ use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::names::{Group, archive_ends};
 
 use super::{Artifact, Finding, Severity, is_error};
-use crate::rules::unreadable;
 use crate::tree::Tree;
-use kpack_core::Error;
 use kpack_core::files::with_slashes;
+use kpack_core::parallel::lock;
 use kpack_core::publish::{self, Present};
+use kpack_core::{Error, Id, ids};
 use kpack_split::input::{self, Archives};
 use kpack_split::verify::not_as_listed;
 use kpack_tree::Entry;
@@ -269,6 +268,21 @@ impl ManifestMerge {
         }
         self.findings.append(&mut missing);
     }
+}
+
+/// Why a code object of the archive at `path` cannot be read; `None` if all can be read.
+fn unreadable(path: &Path, archives: &Archives) -> Result<Option<String>, Error> {
+    let archive = archives.open(path)?;
+    let mut archive = lock(&archive);
+    let toc = archive.toc().clone();
+    for (kernel, targets) in &toc.kernels {
+        for target in targets.keys() {
+            if let Err(error) = archive.read(kernel, target) {
+                return Ok(Some(format!("has no readable `{kernel}` for {target}: {error}")));
+            }
+        }
+    }
+    Ok(None)
 }
 
 fn parent(path: &Path) -> PathBuf {

@@ -1,22 +1,26 @@
-//! The third phase: plans the artifacts, a generic one and one for each group. It writes nothing.
+//! The third phase: plans the artifacts, a generic one and one for each group, and merges files for all targets, of
+//! which each shard has the part of its own targets. It writes nothing.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;
 
 use kpack_format::{Selection, TargetId};
 use serde::Serialize;
 
-use super::read::Inputs;
-use super::shared_files::merge_shared;
-use super::target_files::target_files;
-use super::{Finding, Severity, manifests};
+use super::read::{Component, Inputs};
+use super::tree_differences::target_files;
+use super::{Finding, MOST_NAMES, Severity, manifests};
 use crate::code_ids::MoreCodeIds;
+use crate::compare::explain;
 use crate::names;
 use crate::output::{Edits, Output};
 use crate::packaging::TargetGroup;
+use crate::shared::Entries;
 use crate::tree::Tree;
+use kpack_core::words::{list, list_some};
 use kpack_core::{Error, ids};
-use kpack_tree::Class;
+use kpack_tree::place::Merge;
+use kpack_tree::{Class, Entry};
 
 /// An artifact to be written.
 #[derive(Debug, Default, Serialize)]
@@ -59,8 +63,8 @@ pub(super) struct Merged {
 pub(super) fn merge(inputs: &Inputs<'_>) -> Result<Merged, Error> {
     let (mut artifacts, mut findings) = (Vec::new(), Vec::new());
     let mut trees = Vec::new();
-    for group in inputs.component.groups() {
-        let (artifact, tree, found) = of_group(inputs, group)?;
+    for (group, taken) in &inputs.groups {
+        let (artifact, tree, found) = of_group(inputs, group, taken)?;
         findings.extend(found);
         if !artifact.targets.is_empty() {
             artifacts.push(artifact);
@@ -107,14 +111,12 @@ fn artifact(
 fn of_group(
     inputs: &Inputs<'_>,
     group: &TargetGroup,
+    taken: &BTreeSet<TargetId>,
 ) -> Result<(Artifact, Tree, Vec<Finding>), Error> {
     let mut artifact = artifact(inputs, Some(group), Path::new(""))?;
     let mut all = Tree::empty("", Path::new(""));
     let mut findings = Vec::new();
-    for (target, trees) in &inputs.device {
-        if !inputs.component.takes(group, target) {
-            continue;
-        }
+    for (target, trees) in inputs.device.iter().filter(|(target, _)| taken.contains(*target)) {
         // If several shards have it, the first one's is taken, and entries that only others have.
         let Some((first, others)) = trees.split_first() else {
             continue;
@@ -235,4 +237,142 @@ fn add_manifests(
         }
     }
     Ok(findings)
+}
+
+/// A file for all targets with the entries of all shards.
+struct MergedFile<'t> {
+    like: &'t Entry,
+    /// The bytes, if no shard's copy has everything.
+    bytes: Option<Vec<u8>>,
+    shards: Vec<String>,
+}
+
+impl MergedFile<'_> {
+    /// Adds it, and the directories that it is in.
+    fn add_to(self, output: &mut Output) {
+        output.add_prefixes(&[self.like.origin.prefix.to_string()]);
+        match self.bytes {
+            Some(bytes) => output.add_bytes(&self.like.path, bytes, self.like.full()),
+            None => output.add(self.like),
+        }
+        output.shards.extend(self.shards);
+    }
+}
+
+struct ShardCopy<'a> {
+    item: &'a Entry,
+    entries: Entries,
+}
+
+/// The merged files, by path.
+type MergedFiles<'t> = BTreeMap<&'t Path, MergedFile<'t>>;
+
+/// Merges the shared files of the generic artifacts `trees`, so that each has the entries of all
+/// shards.
+fn merge_shared<'t>(
+    component: Component<'_>,
+    trees: &[&'t Tree],
+) -> Result<(MergedFiles<'t>, Vec<Finding>), Error> {
+    let mut files: BTreeMap<&Path, Merge> = BTreeMap::new();
+    for tree in trees {
+        let entries = tree.entries.iter();
+        files.extend(entries.filter_map(|item| Some((&*item.path, item.shared()?))));
+    }
+    let (mut merged, mut findings) = (BTreeMap::new(), Vec::new());
+    for (path, kind) in files {
+        let items = Vec::from_iter(trees.iter().filter_map(|tree| tree.entries.get(path)));
+        match copies(&items, kind)? {
+            Ok(copies) => {
+                let (file, found) = merge_copies(component, &copies)?;
+                findings.extend(found);
+                merged.extend(file.map(|file| (path, file)));
+            }
+            Err(reason) => findings.extend(all_the_same(component, &items, &reason)?),
+        }
+    }
+    Ok((merged, findings))
+}
+
+/// The shards' copies of a shared file; or why one is not in the expected format, which makes
+/// them host files like others.
+fn copies<'t>(
+    items: &[&'t Entry],
+    kind: Merge,
+) -> Result<Result<Vec<ShardCopy<'t>>, String>, Error> {
+    let mut copies = Vec::new();
+    for item in items {
+        match Entries::read(item.full(), kind)? {
+            Ok(entries) => copies.push(ShardCopy { item, entries }),
+            Err(reason) => return Ok(Err(reason)),
+        }
+    }
+    Ok(Ok(copies))
+}
+
+/// Compares copies that cannot be merged, for `reason`, as host files.
+fn all_the_same(
+    component: Component<'_>,
+    copies: &[&Entry],
+    reason: &str,
+) -> Result<Vec<Finding>, Error> {
+    let severity = if component.validation().verify_generic_artifacts_match {
+        Severity::Fault
+    } else {
+        Severity::Warning
+    };
+    let mut findings = Vec::new();
+    let Some((first, others)) = copies.split_first() else {
+        return Ok(findings);
+    };
+    for other in others {
+        if let Some(explanation) = explain(first.full(), other.full())? {
+            let shard = &first.origin.tree;
+            let text = explanation
+                .text
+                .after(format_args!("cannot be merged with shard {shard}'s ({reason}), and "));
+            findings.push(Finding::new(severity, ids::UNMERGEABLE_FILE, other.full(), text));
+        }
+    }
+    Ok(findings)
+}
+
+fn merge_copies<'t>(
+    component: Component<'_>,
+    copies: &[ShardCopy<'t>],
+) -> Result<(Option<MergedFile<'t>>, Vec<Finding>), Error> {
+    let mut findings = Vec::new();
+    let Some((first, others)) = copies.split_first() else {
+        return Ok((None, findings));
+    };
+    let mut all = first.entries.clone();
+    for (index, copy) in others.iter().enumerate() {
+        let differ = all.merge(copy.entries.clone());
+        if differ.is_empty() {
+            continue;
+        }
+        let before = copies[..=index].iter();
+        let (severity, end) = if component.validation().error_on_duplicate_device_code {
+            (Severity::Fault, "let only one shard build for it")
+        } else {
+            (Severity::Warning, "the first one's is taken")
+        };
+        let text = format!(
+            "its entries {} {} differ between shards {} and {}; {end}",
+            all.noun(),
+            list_some(differ, MOST_NAMES),
+            list(before.map(|copy| &copy.item.origin.tree)),
+            copy.item.origin.tree
+        );
+        let id = ids::DUPLICATE_DEVICE_CODE;
+        findings.push(Finding::new(severity, id, copy.item.full(), text));
+    }
+    if let Some(whole) = copies.iter().find(|copy| copy.entries.same(&all)) {
+        let file = MergedFile { like: whole.item, bytes: None, shards: Vec::new() };
+        return Ok((Some(file), findings));
+    }
+    let shards: Vec<String> = copies.iter().map(|copy| copy.item.origin.tree.to_string()).collect();
+    let text = format!("merged from the copies of {}", list(&shards));
+    findings.push(Finding::new(Severity::Note, ids::MERGED_FILE, first.item.full(), text));
+    let bytes = all.to_bytes().map_err(|e| Error::io(first.item.full(), "merge", e))?;
+    Ok((Some(MergedFile { like: first.item, bytes: Some(bytes), shards }), findings))
 }

@@ -1,36 +1,74 @@
 //! Merges the split artifacts of all shards: into one generic artifact for each component, and one for
 //! each group of targets.
 //!
-//! Each component goes through four phases, and each has a type: `read` gives `Inputs`, `check` findings about them,
-//! `merge` the planned artifacts, `Merged`. [`plan()`] does so for all components and looks at them together; it lists
-//! everything that is wrong. [`Recombination::apply`] writes every artifact under a hidden name, and renames them when
+//! `shards` finds the artifacts. Each component then goes through three phases: `read` gives `Inputs`, `check` findings
+//! about them, and `merge` the planned artifacts, `Merged`. [`plan()`] does so for all components and looks at them
+//! `together`; it lists everything that is wrong. [`Recombination::apply`] writes every artifact under a hidden name, and renames them when
 //! all are complete.
 
 mod apply;
 mod check;
-mod compare;
 mod manifests;
 mod merge;
-mod options;
-mod plan;
 mod read;
 mod shards;
-mod shared_files;
-mod target_files;
 mod together;
+mod tree_differences;
 
 use std::cmp::Reverse;
 use std::collections::BTreeSet;
 use std::io;
-use std::path::Path;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
 
+use kpack_core::parallel::{self, processors};
+use kpack_core::report::Progress;
 use kpack_core::words::list;
-use kpack_core::{Error, ids};
+use kpack_core::{Error, Reason, ids};
+use kpack_split::input::Archives;
+
+use crate::packaging::Configuration;
+use check::check;
+use merge::{Merged, merge};
+use read::{Component, read};
+use shards::Shards;
+use together::together;
 
 pub use kpack_core::{Finding, Severity};
 pub use merge::Artifact;
-pub use options::Options;
-pub use plan::plan;
+
+/// What to recombine, and how.
+#[derive(Debug, Clone)]
+#[non_exhaustive]
+pub struct Options {
+    /// A directory for each shard, with its split artifacts. It is only read.
+    pub shards_dir: PathBuf,
+    /// Which targets go into which artifacts.
+    pub configuration: Configuration,
+    /// The output directory.
+    pub output_dir: PathBuf,
+    /// The components to recombine; if empty, all.
+    pub components: Vec<String>,
+    /// Number of threads.
+    pub jobs: NonZeroUsize,
+}
+
+impl Options {
+    /// Options with defaults for everything else: all components, one thread per processor.
+    pub fn new(
+        shards_dir: impl Into<PathBuf>,
+        configuration: Configuration,
+        output_dir: impl Into<PathBuf>,
+    ) -> Self {
+        Self {
+            shards_dir: shards_dir.into(),
+            configuration,
+            output_dir: output_dir.into(),
+            components: Vec::new(),
+            jobs: processors(),
+        }
+    }
+}
 
 /// The artifacts to write, and what is wrong with them.
 #[derive(Debug, Default)]
@@ -46,6 +84,74 @@ pub struct Recombination {
     pub io: bool,
     /// How many components there are.
     pub components: usize,
+}
+
+/// Reads the shards and plans the artifacts. Writes nothing. `progress` counts components.
+///
+/// # Errors
+/// [`Error::Refused`] for a directory without shards and a primary shard that is not there;
+/// [`Error::Usage`] for a component that no shard has; [`Error::Io`]. Damaged files, and what is
+/// wrong with the shards together, are no errors here, but among the plan's findings.
+pub fn plan(options: &Options, progress: &dyn Progress) -> Result<Recombination, Error> {
+    let shards = Shards::read(options)?;
+    let components = shards.chosen(options)?;
+    let mut plan = Recombination {
+        findings: shards.unused(options),
+        components: components.len(),
+        ..Recombination::default()
+    };
+    let archives = Archives::default();
+    progress.start(components.len() as u64);
+    let planned = parallel::with_jobs(options.jobs, || {
+        parallel::map(&components, |name| {
+            progress.file(Path::new(name));
+            let component = Component { name, options, shards: &shards, archives: &archives };
+            let merged = || {
+                let (inputs, mut findings) = read(component)?;
+                findings.extend(check(&inputs)?);
+                let merged = merge(&inputs)?;
+                findings.extend(merged.findings);
+                Ok(Merged { findings, ..merged })
+            };
+            let merged = merged();
+            progress.advance(1);
+            (*name, merged)
+        })
+    });
+    let mut read = Vec::new();
+    for (name, component) in planned {
+        let Merged { artifacts, findings } = match component {
+            Ok(merged) => {
+                read.push(name);
+                merged
+            }
+            // A damaged file, or one that cannot be read; the others go on.
+            Err(error) => {
+                plan.io |= matches!(error, Error::Io { .. });
+                let id = error.id();
+                let (path, text) = match error {
+                    Error::Refused { path, reason, details, .. } => {
+                        (path, Reason::new(reason, details))
+                    }
+                    error => (options.shards_dir.clone(), Reason::from(&error)),
+                };
+                let finding = Finding::new(Severity::Fault, id, path, text);
+                Merged { artifacts: Vec::new(), findings: vec![finding] }
+            }
+        };
+        if findings.iter().any(is_error) {
+            plan.failed.insert(name.to_owned());
+        }
+        plan.artifacts.extend(artifacts);
+        plan.findings.extend(findings);
+    }
+    for (components, finding) in together(options, &shards, &read, &plan.artifacts)? {
+        if is_error(&finding) {
+            plan.failed.extend(components);
+        }
+        plan.findings.push(finding);
+    }
+    Ok(plan)
 }
 
 /// A finding, and the components that it is about.
@@ -92,8 +198,7 @@ const MOST_NAMES: usize = 5;
 fn worst_first(mut found: Vec<Finding>, root: &Path, other: &str) -> Vec<Finding> {
     found.sort_by_key(|finding| Reverse(finding.severity));
     let more = found.len().saturating_sub(MOST_DIFFERENCES);
-    let worst = found.get(MOST_DIFFERENCES);
-    let worst = worst.map(|finding| (finding.severity, finding.id));
+    let worst = found.get(MOST_DIFFERENCES).map(|finding| (finding.severity, finding.id));
     found.truncate(MOST_DIFFERENCES);
     found.extend(worst.map(|(severity, id)| {
         Finding::new(severity, id, root, format!("{more} more differences from {other}"))

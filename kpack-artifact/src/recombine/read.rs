@@ -15,7 +15,7 @@ use crate::tree::Tree;
 use kpack_core::words::list;
 use kpack_core::{Error, Reason, ids};
 use kpack_split::input::Archives;
-use kpack_tree::{Class, DatabaseSelection, Node, Parsed};
+use kpack_tree::{Class, DatabaseSelection, Parsed};
 
 /// One component of all shards, and where everything about it is read.
 #[derive(Clone, Copy)]
@@ -35,24 +35,14 @@ impl<'a> Component<'a> {
         self.shards.of(self.name)
     }
 
-    pub(super) fn groups(self) -> &'a [TargetGroup] {
-        self.options.configuration.groups_of(self.name)
-    }
-
     pub(super) fn validation(self) -> &'a Validation {
         &self.options.configuration.validation
     }
 
     /// The targets of each group.
     pub(super) fn selections(self) -> Vec<Selection> {
-        let groups = self.groups().iter();
-        groups.map(|group| group.architectures.iter().collect()).collect()
-    }
-
-    /// Whether a group takes what is for `target`.
-    pub(super) fn takes(self, group: &TargetGroup, target: &TargetId) -> bool {
-        let taking = Selection::groups_of(&self.selections(), target);
-        taking.into_iter().any(|position| self.groups()[position].name == group.name)
+        let groups = self.options.configuration.groups_of(self.name);
+        groups.iter().map(|group| group.architectures.iter().collect()).collect()
     }
 
     /// A directory name: what the component is called for `suffix`.
@@ -60,10 +50,9 @@ impl<'a> Component<'a> {
         format!("{}_{suffix}", self.name)
     }
 
-    /// Reads an artifact directory of a shard.
-    pub(super) fn tree(self, shard: &str, root: &Path, role: &Role) -> Result<Tree, Error> {
-        let parsed = Parsed { binaries: None, archives: Some(&self.archives.parsed) };
-        Tree::read(shard, root, role, parsed)
+    /// What need not be parsed again.
+    fn parsed(self) -> Parsed<'a> {
+        Parsed { binaries: None, archives: Some(&self.archives.parsed) }
     }
 }
 
@@ -78,6 +67,8 @@ pub(super) struct Inputs<'a> {
     pub(super) device: BTreeMap<TargetId, Vec<Tree>>,
     /// The targets of each shard, in order.
     pub(super) targets: Vec<(&'a str, BTreeSet<TargetId>)>,
+    /// The groups, and which of these targets each takes.
+    pub(super) groups: Vec<(&'a TargetGroup, BTreeSet<TargetId>)>,
 }
 
 /// A generic artifact of a shard.
@@ -94,14 +85,25 @@ pub(super) fn read(component: Component<'_>) -> Result<(Inputs<'_>, Vec<Finding>
     let (device, targets) = device_code(component, &mut findings)?;
     let databases = noted.unwrap_or_else(|| databases_in(device.values().flatten()));
     let generics = generics(component, &mut findings)?;
-    Ok((Inputs { component, databases, generics, device, targets }, findings))
+    let groups = component.options.configuration.groups_of(component.name);
+    let mut groups = Vec::from_iter(groups.iter().map(|group| (group, BTreeSet::new())));
+    let selections = component.selections();
+    for target in targets.iter().flat_map(|(_, targets)| targets) {
+        for position in Selection::groups_of(&selections, target) {
+            groups[position].1.insert(target.clone());
+        }
+    }
+    Ok((Inputs { component, databases, generics, device, targets, groups }, findings))
 }
 
 impl<'a> Inputs<'a> {
     /// The shards that have device code for a target that `is_one` accepts.
     pub(super) fn shards_with(&self, is_one: impl Fn(&TargetId) -> bool) -> BTreeSet<&'a str> {
-        let with = self.targets.iter().filter(|(_, targets)| targets.iter().any(&is_one));
-        with.map(|(shard, _)| *shard).collect()
+        self.targets
+            .iter()
+            .filter(|(_, targets)| targets.iter().any(&is_one))
+            .map(|(shard, _)| *shard)
+            .collect()
     }
 }
 
@@ -151,7 +153,7 @@ fn device_code<'a>(
     findings: &mut Vec<Finding>,
 ) -> Result<DeviceCode<'a>, Error> {
     let (mut device, mut targets_of): DeviceCode<'_> = Default::default();
-    let selections = component.selections();
+    let (selections, parsed) = (component.selections(), component.parsed());
     let is_taken = |target: &TargetId| !Selection::groups_of(&selections, target).is_empty();
     let named = || selections.iter().flat_map(Selection::iter);
     for (shard, artifacts) in component.shards() {
@@ -171,13 +173,13 @@ fn device_code<'a>(
                 }
                 DeviceArtifact::Target(target, _) => {
                     let role = Role::Target(target.clone());
-                    let tree = component.tree(shard, path, &role)?;
-                    findings.extend(damage(&tree, &role, ""));
-                    parts(&tree, Some(target))
+                    let tree = Tree::read(shard, path, &role, parsed)?;
+                    findings.extend(tree.damage(&role, ""));
+                    tree.by_target(Some(target))
                 }
                 DeviceArtifact::Group(tree) => {
-                    findings.extend(damage(tree, &Role::Group, ""));
-                    parts(tree, None)
+                    findings.extend(tree.damage(&Role::Group, ""));
+                    tree.by_target(None)
                 }
             };
             for (target, tree) in found {
@@ -220,26 +222,14 @@ fn unlisted(component: Component<'_>, target: &TargetId, path: &Path) -> Finding
     Finding::new(severity, ids::UNEXPECTED_TARGET, path, text)
 }
 
-/// The damaged files of a tree, and what does not belong in one with this role, with `advice`.
-fn damage(tree: &Tree, role: &Role, advice: &str) -> Vec<Finding> {
-    let mut findings = tree.rejected.clone();
-    findings.extend(tree.about(ids::DAMAGED_DATABASE_FILE).cloned());
-    let misplaced = tree.misplaced(role).map(|(item, reason)| {
-        let text = format!("it {reason}{advice}");
-        Finding::new(Severity::Fault, ids::MISPLACED_FILE, item.full(), text)
-    });
-    findings.extend(misplaced);
-    findings
-}
-
 /// Reads the generic artifacts, the primary shard's first. Of a component that the primary shard has nothing of, the
 /// first one by name stands for it.
 fn generics(component: Component<'_>, findings: &mut Vec<Finding>) -> Result<Vec<Generic>, Error> {
     let mut generics = Vec::new();
     for (shard, path) in with_generic(component, findings) {
-        let tree = component.tree(shard, path, &Role::Generic)?;
+        let tree = Tree::read(shard, path, &Role::Generic, component.parsed())?;
         // Of other shards' device code than the primary one's, nothing would be taken.
-        findings.extend(damage(&tree, &Role::Generic, "; was all of it split?"));
+        findings.extend(tree.damage(&Role::Generic, "; was all of it split?"));
         let mut markers = BTreeMap::new();
         for item in tree.entries.iter().filter(|item| *item.class == Class::Split) {
             let linked = item.linked()?;
@@ -304,35 +294,4 @@ fn with_generic<'a>(
         findings.push(missing(Severity::Warning, shard, text));
     }
     with
-}
-
-/// What an artifact has for each target; `own` is the target that the artifact is for, which entries of no
-/// target belong to.
-fn parts(tree: &Tree, own: Option<&TargetId>) -> BTreeMap<TargetId, Tree> {
-    let mut parts: BTreeMap<TargetId, Tree> = BTreeMap::new();
-    let mut others = Vec::new();
-    let empty = || Tree::empty(&tree.shard, &tree.root);
-    for item in &tree.entries {
-        let is_within = item.node == (Node::Directory { empty: false }) || item.is_manifest();
-        // Another target's files are misplaced, and stay where they are.
-        let is_own = |target: &&TargetId| own.is_none_or(|own| target.plain() == own.plain());
-        match item.class.target().filter(is_own) {
-            Some(target) => {
-                let part = parts.entry(target.clone()).or_insert_with(empty);
-                part.add_from(tree, &item.path);
-            }
-            None if is_within => {}
-            None => others.push(&item.path),
-        }
-    }
-    let own = own.or(parts.keys().next()).cloned();
-    if let Some(own) = own
-        && (parts.is_empty() || !others.is_empty())
-    {
-        let part = parts.entry(own).or_insert_with(empty);
-        for path in others {
-            part.add_from(tree, path);
-        }
-    }
-    parts
 }

@@ -5,13 +5,14 @@ use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
 
-use super::Options;
+use super::{Finding, Options, Severity};
+use crate::directories::{Siblings, role_of};
 use crate::names::Role;
-use crate::tree::{Siblings, Tree, role_of};
-use kpack_core::publish::is_leftover;
+use crate::tree::Tree;
+use kpack_core::publish::{is_leftover, resolve};
 use kpack_core::words::list;
 use kpack_core::{Error, ids};
-use kpack_split::leftover::{directories, leftovers};
+use kpack_split::leftover::{self, directories};
 use kpack_tree::{Entry, Parsed};
 
 /// A shard: the split artifacts that one machine built.
@@ -84,14 +85,22 @@ pub(super) struct Shards {
 
 impl Shards {
     /// Reads the names of the artifacts in the shards. The primary shard is the first.
+    ///
+    /// # Errors
+    /// Without shards, or without one that the configuration lists; if they and the output contain each other.
     pub(super) fn read(options: &Options) -> Result<Self, Error> {
         let Options { shards_dir: directory, configuration, .. } = options;
         let mut shards: Vec<Shard> = Vec::new();
         let mut others = Vec::new();
-        let all = directories(directory)?;
-        let mut leftovers: Vec<PathBuf> = leftovers(&all).cloned().collect();
-        for (name, path) in by_name(&all) {
-            let found = Siblings::read(path)?;
+        let mut leftovers = Vec::new();
+        for path in directories(directory)? {
+            let name = path.file_name().unwrap_or_default();
+            if is_leftover(name) {
+                leftovers.push(path);
+                continue;
+            }
+            let Some(name) = name.to_str() else { continue };
+            let found = Siblings::read(&path)?;
             leftovers.extend(found.leftovers);
             others.extend(found.others.into_iter().map(|path| (path, false)));
             let mut artifacts: BTreeMap<String, ComponentArtifacts> = BTreeMap::new();
@@ -102,7 +111,9 @@ impl Shards {
                         Some(DeviceArtifact::Target(target.clone(), path.clone()))
                     }
                     Role::Group => match Tree::read(name, &path, &role, Parsed::default())? {
-                        tree if is_of_targets(&tree) => Some(DeviceArtifact::Group(Box::new(tree))),
+                        tree if is_of_targets(&tree)? => {
+                            Some(DeviceArtifact::Group(Box::new(tree)))
+                        }
                         _ => {
                             others.push((path, true));
                             continue;
@@ -145,7 +156,112 @@ impl Shards {
             return Err(configuration.refuse(&["primary_shard"], text));
         };
         shards[..=index].rotate_right(1);
-        Ok(Self { leftovers, shards, others })
+        let found = Self { leftovers, shards, others };
+        found.check_list(options)?;
+        found.refuse_overlap(options)?;
+        Ok(found)
+    }
+
+    /// Checks that the shards are those that the configuration lists.
+    fn check_list(&self, options: &Options) -> Result<(), Error> {
+        let listed: BTreeSet<&str> =
+            options.configuration.shards.iter().map(String::as_str).collect();
+        let there: BTreeSet<&str> = self.names().collect();
+        if listed.is_empty() {
+            return Ok(());
+        }
+        let missing: Vec<&&str> = listed.difference(&there).collect();
+        let others: Vec<&&str> = there.difference(&listed).collect();
+        let text = match (missing.is_empty(), others.is_empty()) {
+            (true, true) => return Ok(()),
+            (false, _) => format!(
+                "no artifacts of {}, which the configuration lists (found {}); fetch or build what is missing",
+                list(missing),
+                list(&there)
+            ),
+            (true, false) => format!(
+                "the configuration does not list {} (expected {}); list it, or remove it",
+                list(others),
+                list(&listed)
+            ),
+        };
+        Err(Error::rejected(ids::MISSING_SHARD, &options.shards_dir, text))
+    }
+
+    /// Refuses an output directory that holds shards or artifacts of them, or lies in one. Symbolic links
+    /// are followed.
+    fn refuse_overlap(&self, options: &Options) -> Result<(), Error> {
+        let output = resolve(&options.output_dir)?;
+        for input in self.directories().chain([&*options.shards_dir]) {
+            let real = input.canonicalize().map_err(|e| Error::io(input, "find", e))?;
+            if output.starts_with(&real) || real.starts_with(&output) {
+                return Err(Error::usage(format!(
+                    "the shards in {} and the output in {} must not contain each other",
+                    input.display(),
+                    options.output_dir.display()
+                )));
+            }
+        }
+        Ok(())
+    }
+
+    /// The components to recombine.
+    ///
+    /// # Errors
+    /// [`Error::Usage`] for one that no shard has.
+    pub(super) fn chosen(&self, options: &Options) -> Result<Vec<&str>, Error> {
+        let known = self.components();
+        if options.components.is_empty() {
+            return Ok(known.into_iter().collect());
+        }
+        let mut chosen = BTreeSet::new();
+        for component in &options.components {
+            let Some(known) = known.get(component.as_str()) else {
+                return Err(Error::usage(format!(
+                    "no shard has the component `{component}`; there are {}",
+                    list(&known)
+                )));
+            };
+            chosen.insert(*known);
+        }
+        Ok(chosen.into_iter().collect())
+    }
+
+    /// Reports what the shards' directory has besides shards, and configured components that no shard has.
+    pub(super) fn unused(&self, options: &Options) -> Vec<Finding> {
+        let mut findings = Vec::new();
+        for path in &self.leftovers {
+            let text = format!("skipped: {}", leftover::TEXT);
+            findings.push(Finding::new(Severity::Warning, ids::LEFTOVER, path, text));
+        }
+        for (path, missed) in &self.others {
+            let is_shard = path.parent() == Some(&options.shards_dir);
+            let text = if is_shard {
+                "skipped: a shard without split artifacts, which have names such as"
+            } else {
+                "skipped: not a split artifact, which has a name such as"
+            };
+            let text =
+                format!("{text} blas_lib_generic or blas_lib_gfx1100 and an artifact_manifest.txt");
+            let severity = if *missed { Severity::Warning } else { Severity::Note };
+            findings.push(Finding::new(severity, ids::NOT_AN_ARTIFACT, path, text));
+        }
+        for component in options.configuration.overrides.keys() {
+            if !self.components().contains(component.as_str()) {
+                let reason = options.configuration.refuse(
+                    &["component_overrides", component],
+                    format_args!("no shard has the component `{component}`"),
+                );
+                let text = reason.to_string();
+                findings.push(Finding::new(
+                    Severity::Warning,
+                    reason.id(),
+                    &options.shards_dir,
+                    text,
+                ));
+            }
+        }
+        findings
     }
 
     /// The directories of all shards and their artifacts.
@@ -178,16 +294,10 @@ impl Shards {
 }
 
 /// Whether an artifact that is named like a group's is one. An unsplit one may be (`blas_lib_gfx110X`).
-fn is_of_targets(tree: &Tree) -> bool {
+fn is_of_targets(tree: &Tree) -> Result<bool, Error> {
     let mut files = tree.entries.iter();
     let is_of_one = |item: &Entry| item.class.target().is_some();
     let may_be = |item: &Entry| is_of_one(item) || item.is_directory() || item.is_manifest();
-    tree.entries.iter().any(is_of_one) && (files.all(may_be) || role_of(&tree.root) == Role::Group)
-}
-
-/// The directories among these that are not kpack's work in progress, by name.
-pub(super) fn by_name(directories: &[PathBuf]) -> impl Iterator<Item = (&str, &PathBuf)> {
-    let named = directories.iter();
-    let named = named.filter_map(|path| Some((path.file_name()?.to_str()?, path)));
-    named.filter(|(name, _)| !is_leftover(name.as_ref()))
+    Ok(tree.entries.iter().any(is_of_one)
+        && (files.all(may_be) || role_of(&tree.root)? == Role::Group))
 }

@@ -3,18 +3,30 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
-use super::shards::{Shards, by_name};
+use super::shards::Shards;
 use super::{Artifact, Concerning, Finding, Options, Severity};
+use crate::directories::Listed;
 use crate::names;
 use crate::rules::conflicts;
-use crate::tree::is_artifact;
 use kpack_core::publish::hidden;
 use kpack_core::{Error, ids};
-use kpack_split::leftover::{directories, leftovers};
+
+/// What is wrong with the `planned` artifacts of `components` together.
+pub(super) fn together(
+    options: &Options,
+    shards: &Shards,
+    components: &[&str],
+    planned: &[Artifact],
+) -> Result<Vec<Concerning>, Error> {
+    let mut findings = unique_names(planned, options);
+    findings.extend(overlaps(planned, options)?);
+    findings.extend(stale(options, shards, components, planned)?);
+    Ok(findings)
+}
 
 /// Refuses two artifacts that would have one name: `blas` for the group `lib_all`, `blas_lib` for
 /// `all`.
-pub(super) fn unique_names(artifacts: &[Artifact], options: &Options) -> Vec<Concerning> {
+fn unique_names(artifacts: &[Artifact], options: &Options) -> Vec<Concerning> {
     let mut names: BTreeMap<&str, &str> = BTreeMap::new();
     let mut findings = Vec::new();
     for artifact in artifacts {
@@ -33,10 +45,7 @@ pub(super) fn unique_names(artifacts: &[Artifact], options: &Options) -> Vec<Con
 
 /// Finds what would lie over one another: files that two artifacts have, and other files in several
 /// prefixes of one artifact.
-pub(super) fn overlaps(
-    artifacts: &[Artifact],
-    options: &Options,
-) -> Result<Vec<Concerning>, Error> {
+fn overlaps(artifacts: &[Artifact], options: &Options) -> Result<Vec<Concerning>, Error> {
     let mut found = Vec::new();
     for artifact in artifacts {
         for (outer, inner) in nested(&artifact.output.prefixes) {
@@ -80,7 +89,7 @@ fn nested(prefixes: &[String]) -> impl Iterator<Item = (&String, &String)> {
 
 /// Artifacts in the output directory of the `components` that are recombined, and of components that
 /// no shard has, besides those that are `planned`. Nothing is removed here: somebody may need it.
-pub(super) fn stale(
+fn stale(
     options: &Options,
     shards: &Shards,
     components: &[&str],
@@ -90,10 +99,12 @@ pub(super) fn stale(
     if !output.is_dir() {
         return Ok(Vec::new());
     }
-    let all = directories(output)?;
-    let leftovers = leftovers(&all);
-    let there = by_name(&all).filter(|(_, path)| is_artifact(path));
-    let there: BTreeMap<&str, &PathBuf> = there.collect();
+    let listed = Listed::read(output)?;
+    let there: BTreeMap<&str, &PathBuf> = listed
+        .artifacts
+        .iter()
+        .filter_map(|path| Some((path.file_name()?.to_str()?, path)))
+        .collect();
     let generic = format!("_{}", names::GENERIC);
     let known: BTreeSet<&str> = there
         .keys()
@@ -131,17 +142,8 @@ pub(super) fn stale(
         let finding = Finding::new(severity, ids::STALE_ARTIFACT, path, text);
         findings.push((vec![component.to_owned()], finding));
     }
-    findings.extend(report_leftovers(leftovers, planned));
-    Ok(findings)
-}
-
-/// What interrupted runs left in the output directory, and this one does not replace.
-fn report_leftovers<'p>(
-    leftovers: impl Iterator<Item = &'p PathBuf>,
-    planned: &[Artifact],
-) -> Vec<Concerning> {
-    let mut findings = Vec::new();
-    for path in leftovers {
+    // What interrupted runs left, and this one does not replace.
+    for path in listed.leftovers {
         // The artifacts of a component are written under that name, and replace it.
         let replaces = |artifact: &Artifact| path.ends_with(hidden(&artifact.component));
         if !planned.iter().any(replaces) {
@@ -150,5 +152,5 @@ fn report_leftovers<'p>(
             findings.push((Vec::new(), Finding::new(Severity::Warning, ids::LEFTOVER, path, text)));
         }
     }
-    findings
+    Ok(findings)
 }

@@ -7,8 +7,8 @@ use kpack_core::platform::{MetadataExt, SharedInode};
 use kpack_format::names::{Group, KernelName, SearchPath, is_manifest};
 
 use super::debug;
+use crate::directories::{find_artifacts, role_of};
 use crate::manifest_txt;
-use crate::tree::{find_artifacts, role_of};
 use crate::{mark, names};
 use kpack_core::files::{directory_of, with_slashes};
 use kpack_core::{Error, Finding, ids};
@@ -46,7 +46,7 @@ pub(super) fn trees(paths: &[PathBuf], leftovers: &mut Vec<PathBuf>) -> Result<M
                     tree.add(RowKey::other("artifacts", "lists of prefixes"), metadata.len());
                 }
             }
-            let databases = mark::databases(&artifact, &role_of(&artifact))?;
+            let databases = mark::databases(&artifact, &role_of(&artifact)?)?;
             for prefix in manifest_txt::read(&artifact)? {
                 let directory = artifact.join(&prefix);
                 if directory.is_dir() {

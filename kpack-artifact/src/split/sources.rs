@@ -9,14 +9,14 @@ use std::path::{Path, PathBuf};
 use kpack_format::TargetId;
 
 use super::Options;
+use crate::directories::{Listed, role_of};
 use crate::names::Role;
-use crate::tree::role_of;
 use crate::{manifest_txt, names};
 use kpack_core::Error;
 use kpack_core::platform::id_of;
-use kpack_core::publish::{hidden, is_leftover, resolve};
+use kpack_core::publish::{hidden, resolve};
 use kpack_core::{Finding, Severity, ids};
-use kpack_split::leftover::{self, directories};
+use kpack_split::leftover;
 
 /// An artifact of a directory of artifact directories.
 pub(super) struct BatchArtifact {
@@ -60,8 +60,18 @@ pub(super) fn in_parent(
             parent.display()
         )));
     }
+    let listed = Listed::read(parent)?;
+    findings.extend(
+        listed.leftovers.into_iter().map(|path| {
+            Finding::new(Severity::Note, ids::LEFTOVER, path, leftover::TEXT.to_owned())
+        }),
+    );
+    findings.extend(listed.others.into_iter().map(|path| {
+        let text = format!("has no {}; skipped", manifest_txt::FILE_NAME);
+        Finding::new(Severity::Note, ids::NOT_AN_ARTIFACT, path, text)
+    }));
     let mut artifacts: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
-    for path in artifact_directories(parent, findings)? {
+    for path in listed.artifacts {
         refuse_group(&path)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let prefix = names::component(&name).to_owned();
@@ -74,10 +84,9 @@ pub(super) fn in_parent(
             manifest_txt::FILE_NAME
         )));
     }
-    let inputs = artifacts.iter().flat_map(|(prefix, paths)| {
-        let paths = paths.iter();
-        paths.map(|path| (path.as_path(), prefix.as_str()))
-    });
+    let inputs = artifacts
+        .iter()
+        .flat_map(|(prefix, paths)| paths.iter().map(|path| (path.as_path(), prefix.as_str())));
     check_output(output, inputs)?;
     let artifacts = artifacts.into_iter();
     artifacts
@@ -88,29 +97,9 @@ pub(super) fn in_parent(
         .collect()
 }
 
-/// The directories in `parent` that list prefixes, in order. The others are noted.
-fn artifact_directories(parent: &Path, findings: &mut Vec<Finding>) -> Result<Vec<PathBuf>, Error> {
-    let mut paths = directories(parent)?;
-    paths.retain(|path| {
-        let list = path.join(manifest_txt::FILE_NAME).metadata();
-        let (id, text) = if is_leftover(path.file_name().unwrap_or_default()) {
-            (ids::LEFTOVER, leftover::TEXT.to_owned())
-        } else if list.is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
-            let text = format!("has no {}; skipped", manifest_txt::FILE_NAME);
-            (ids::NOT_AN_ARTIFACT, text)
-        } else {
-            // One that cannot be read fails when it is split.
-            return true;
-        };
-        findings.push(Finding::new(Severity::Note, id, path, text));
-        false
-    });
-    Ok(paths)
-}
-
 /// Refuses the artifact of a group of targets: its manifests would be of no group.
 fn refuse_group(artifact: &Path) -> Result<(), Error> {
-    if role_of(artifact) != Role::Group {
+    if role_of(artifact)? != Role::Group {
         return Ok(());
     }
     let reason = "the artifact of a group of targets, which `kpack artifact recombine` made, so it is \

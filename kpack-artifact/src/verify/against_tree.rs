@@ -11,11 +11,11 @@ use super::Context;
 use super::Report;
 use super::artifact_sets::Set;
 use super::original::artifacts;
-use crate::compare::{Difference, differences, same_bytes};
+use crate::compare::{Difference, entry_differences, same_bytes};
+use crate::directories::is_artifact;
 use crate::manifest_txt;
 use crate::names::{Role, component};
 use crate::shared::Entries;
-use crate::tree::is_artifact;
 use kpack_core::files::with_slashes;
 use kpack_core::parallel;
 use kpack_core::words::{counted, list_some};
@@ -311,7 +311,8 @@ impl Pair {
         let is_fat = *class == Class::Fat;
         // A database file may have moved to its target's artifact unchanged.
         let may_be_same = !is_fat || recognise(&with_slashes(path)).is_some();
-        for found in differences(place, unsplit, || Ok(may_be_same && same_bytes(place, unsplit)?))?
+        for found in
+            entry_differences(place, unsplit, || Ok(may_be_same && same_bytes(place, unsplit)?))?
         {
             match found? {
                 Difference::Kind(_) => {

@@ -7,9 +7,9 @@ use kpack_core::Error;
 use kpack_split::input::Overlay;
 use kpack_split::verify::Surroundings;
 
+use crate::directories::{Siblings, find_artifacts, is_artifact};
 use crate::manifest_txt;
 use crate::names::Role;
-use crate::tree::{Siblings, find_artifacts, is_artifact};
 
 /// The artifact directories to verify, and the ones next to them that belong to the same
 /// components.

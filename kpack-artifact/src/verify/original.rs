@@ -6,9 +6,9 @@ use std::path::{Path, PathBuf};
 use kpack_core::{Error, ids};
 use kpack_split::leftover::directories;
 
+use crate::directories::is_artifact;
 use crate::manifest_txt;
 use crate::mark;
-use crate::tree::is_artifact;
 use kpack_tree::gaps::{Gap, gaps};
 use kpack_tree::{Class, DatabaseSelection, Only, Parsed, Tree, Walk};
 

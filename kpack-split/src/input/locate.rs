@@ -125,10 +125,13 @@ impl Prefix {
     /// next to any file in the prefix.
     pub fn remove_leftovers(&self, files: &[PathBuf]) -> Result<(), Error> {
         if files.is_empty() {
-            let walk = WalkDir::new(&self.path).into_iter().flatten();
-            let mut directories = walk.filter(|entry| entry.file_type().is_dir());
-            return directories
-                .try_for_each(|entry| Directory::open(entry.path())?.remove_all_leftovers());
+            for entry in WalkDir::new(&self.path) {
+                let entry = entry.map_err(|error| walk_error(&self.path, error))?;
+                if entry.file_type().is_dir() {
+                    Directory::open(entry.path())?.remove_all_leftovers()?;
+                }
+            }
+            return Ok(());
         }
         for file in files {
             // What cannot be found is reported when it is read.

@@ -6,8 +6,8 @@ use std::sync::Arc;
 
 use kpack_format::TargetId;
 
-use super::super::compare::{DifferenceKind, TreeDifference, differences};
 use super::super::read::Inputs;
+use super::super::tree_differences::{DifferenceKind, TreeDifference, tree_differences};
 use super::super::{Finding, Severity, worst_first};
 use crate::tree::Tree;
 use kpack_core::{Error, Reason, ids};
@@ -26,7 +26,7 @@ pub(super) fn check_duplicates(
     };
     let mut taken = first.clone();
     for other in others {
-        let mut found = differences(&taken, other, inputs.component.archives, |_| true)?;
+        let mut found = tree_differences(&taken, other, inputs.component.archives, |_| true)?;
         if is_strict && parts_of_one(&taken, other, &found) {
             found.clear();
         }

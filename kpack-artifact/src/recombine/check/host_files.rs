@@ -5,21 +5,26 @@ use std::fs::File;
 use std::io::Read;
 use std::path::Path;
 
-use super::super::compare::{DifferenceKind, TreeDifference, differences};
 use super::super::read::Inputs;
-use super::super::target_files::target_files;
+use super::super::tree_differences::{
+    DifferenceKind, TreeDifference, target_files, tree_differences,
+};
 use super::super::{Finding, MOST_NAMES, Severity, worst_first};
-use super::kernels::registered_differ;
 use crate::compare::explain;
 use crate::tree::Tree;
+use kpack_core::parallel::lock;
 use kpack_core::words::list_some;
 use kpack_core::{Error, Id, Reason, ids};
-use kpack_split::input;
+use kpack_format::names::KernelName;
+use kpack_split::input::{self, KernelNames, NameHash};
 use kpack_tree::place::{ForAll, MustMatch};
 use kpack_tree::{Class, Entry, Node};
 
 /// How many bytes of a file are searched for NUL.
 const HEAD: u64 = 1 << 13;
+
+/// Maximum number of kernels to name.
+const MOST_KERNELS: usize = 3;
 
 /// Compares `tree` with the `first`, which is used. If host files are not compared, only those that
 /// would be lost with device code and data count.
@@ -30,12 +35,13 @@ pub(super) fn check_host_files(
 ) -> Result<Vec<Finding>, Error> {
     let compares = inputs.component.validation().verify_generic_artifacts_match;
     // Target-specific files are in one tree only, and so may their directories be.
-    let own = [(first, tree), (tree, first)].into_iter();
-    let own = own.flat_map(|(tree, other)| target_files(inputs, tree, other));
-    let own = own.flat_map(|(item, _)| item.path.ancestors());
-    let shared = [first, tree].into_iter().flat_map(around_shared);
-    let shared: BTreeSet<&Path> = shared.chain(own).collect();
-    let found = differences(first, tree, inputs.component.archives, |item| {
+    let own = [(first, tree), (tree, first)]
+        .into_iter()
+        .flat_map(|(tree, other)| target_files(inputs, tree, other))
+        .flat_map(|(item, _)| item.path.ancestors());
+    let shared: BTreeSet<&Path> =
+        [first, tree].into_iter().flat_map(around_shared).chain(own).collect();
+    let found = tree_differences(first, tree, inputs.component.archives, |item| {
         let counts = compares || matches!(item.node, Node::File { .. });
         counts && item.shared().is_none() && !shared.contains(&*item.path)
     })?;
@@ -85,6 +91,70 @@ pub(super) fn check_host_files(
         said.push(Finding::new(Severity::Note, ids::SHARDS_DIFFER, path, text));
     }
     Ok(worst_first(said, &tree.root, &first.shard))
+}
+
+/// How the kernels that the binaries at `path` register differ, of those in the device code that is moved out of them.
+/// Which of them each target has does not matter: the source may leave kernels out for some targets. Device code of both
+/// is used with one of the binaries, so a kernel that only the other one registers could not be found.
+pub(super) fn registered_differ(
+    inputs: &Inputs<'_>,
+    shards: [&Tree; 2],
+    path: &Path,
+) -> Result<Option<Reason>, Error> {
+    let mut hosts = Vec::new();
+    for item in shards.iter().filter_map(|tree| tree.entries.get(path)) {
+        hosts.push(item.linked()?);
+    }
+    let [one, other] = &hosts[..] else {
+        return Ok(None);
+    };
+    let mut binaries = BTreeSet::new();
+    for host in &hosts {
+        let markers = host.markers()?.into_iter();
+        binaries.extend(markers.filter_map(|group| group.marker.kernel_name));
+    }
+    let device = inputs
+        .device
+        .values()
+        .flatten()
+        .filter(|own| shards.iter().any(|tree| tree.shard == own.shard));
+    let archives = inputs.component.archives;
+    let mut names: BTreeSet<NameHash> = BTreeSet::new();
+    for item in device.flat_map(|tree| &tree.entries).filter(|item| item.is_kpack()) {
+        let archive = archives.open(item.full())?;
+        let mut kernels = Vec::new();
+        for (kernel, targets) in &lock(&archive).toc().kernels {
+            if KernelName::binary_of(kernel).is_some_and(|binary| binaries.contains(binary)) {
+                kernels.extend(targets.keys().map(|target| (kernel.clone(), target.clone())));
+            }
+        }
+        for (kernel, target) in kernels {
+            let own = archives.kernels(item.full(), &kernel, &target)?;
+            names.extend(own.iter().flat_map(KernelNames::iter));
+        }
+    }
+    let is_one = |name| names.contains(&name);
+    let (ours, theirs) = (one.registered(&is_one)?, other.registered(&is_one)?);
+    let (expected, found) = (only(&ours, &theirs), only(&theirs, &ours));
+    if expected == found {
+        return Ok(None);
+    }
+    let text = format!(
+        "registers other kernels than the primary shard's binary, although both shards have device code for them \
+         (expected {expected}, found {found})"
+    );
+    Ok(Some(Reason::from(text).differs(expected, found)))
+}
+
+/// The kernels that only the first of two binaries registers, for people.
+fn only(own: &BTreeMap<NameHash, String>, other: &BTreeMap<NameHash, String>) -> String {
+    let mut only: Vec<String> = own
+        .iter()
+        .filter(|(name, _)| !other.contains_key(name))
+        .map(|(_, name)| format!("`{name}`"))
+        .collect();
+    only.sort();
+    if only.is_empty() { "none".to_owned() } else { list_some(only, MOST_KERNELS) }
 }
 
 /// The finding about a file for all targets that cannot be merged; `None` if nothing breaks.

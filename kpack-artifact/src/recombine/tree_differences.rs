@@ -1,17 +1,19 @@
-//! Unexpected differences between two shards' host files.
+//! The differences between the trees of two shards: unexpected ones, and host files that only one builds.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::PathBuf;
 
-use kpack_format::Blake3;
 use kpack_format::archive::Toc;
+use kpack_format::unstable::target_names;
+use kpack_format::{Blake3, TargetId};
 
-use crate::compare::{self, Difference, explain};
+use super::read::Inputs;
+use crate::compare::{Difference, entry_differences, explain};
 use crate::tree::Tree;
 use kpack_core::words::list_some;
 use kpack_core::{Error, Reason};
 use kpack_split::input::Archives;
-use kpack_tree::{Entry, Node};
+use kpack_tree::{Class, Entry, Node};
 
 /// A difference between two trees at a path.
 #[derive(Debug)]
@@ -40,7 +42,7 @@ pub(super) enum DifferenceKind {
 
 /// The differences between two trees, without manifests of kpacks and entries that `compared` rejects.
 /// If one tree lacks a directory, its entries are not listed.
-pub(super) fn differences<'t>(
+pub(super) fn tree_differences<'t>(
     first: &'t Tree,
     second: &'t Tree,
     archives: &Archives,
@@ -92,7 +94,7 @@ fn difference(
         let may_be = !are_archives && first.size() == second.size();
         Ok(may_be && archives.digest(one)? == archives.digest(other)?)
     };
-    let mut found = compare::differences(one, other, same_bytes)?;
+    let mut found = entry_differences(one, other, same_bytes)?;
     let worst = found.find(|found| !matches!(found, Ok(Difference::Names(_))));
     Ok(match worst.transpose()? {
         None | Some(Difference::Names(_)) => None,
@@ -179,4 +181,35 @@ fn kernels(toc: &Toc) -> KernelSums {
         }
     }
     found
+}
+
+/// The target-specific host files of `tree`, such as the plugins of a library, that `other` lacks: their names have one target, which a
+/// group lists and no other shard builds for.
+pub(super) fn target_files<'t>(
+    inputs: &Inputs<'_>,
+    tree: &'t Tree,
+    other: &'t Tree,
+) -> Vec<(&'t Entry, TargetId)> {
+    tree.entries
+        .difference(&other.entries)
+        .filter_map(|item| Some((item, only_target(inputs, item)?)))
+        .collect()
+}
+
+fn only_target(inputs: &Inputs<'_>, item: &Entry) -> Option<TargetId> {
+    let is_host = match *item.class {
+        Class::Host | Class::Split => true,
+        Class::Unknown { device_code, .. } => !device_code,
+        Class::Fat | Class::Target { .. } => false,
+    };
+    if item.is_directory() || !is_host || item.for_all().is_some() {
+        return None;
+    }
+    let target = target_names::only_in_file_name(item.path.file_name()?.to_str()?)?;
+    let agrees = |own: &TargetId| target.agrees_with(own);
+    let with = inputs.shards_with(agrees);
+    let mut taken = inputs.groups.iter().flat_map(|(group, _)| &group.architectures);
+    let is_taken = taken.any(agrees);
+    let is_only = with.len() == 1 && with.contains(&*item.origin.tree);
+    (is_taken && is_only).then_some(target)
 }

@@ -1,0 +1,171 @@
+//! Artifact directories among others: where they are, and what each is by its name and the manifests in it.
+
+use std::io;
+use std::path::{Path, PathBuf};
+
+use kpack_core::Error;
+use kpack_core::publish::is_leftover;
+use kpack_format::names::{Group, is_manifest};
+use kpack_format::unstable::target_names;
+use kpack_split::input::{walk, walk_error};
+use kpack_split::leftover::{directories, is_leftover_entry};
+
+use super::manifest_txt;
+use super::names::{self, Role};
+
+/// The directories in one directory, sorted by path, and what they are by their names.
+#[derive(Debug, Default)]
+#[non_exhaustive]
+pub struct Siblings {
+    /// Artifact directories: path, component and role.
+    pub artifacts: Vec<(PathBuf, String, Role)>,
+    /// Leftovers of interrupted runs.
+    pub leftovers: Vec<PathBuf>,
+    /// Directories without a list of prefixes; hidden ones are somebody's work in progress.
+    pub others: Vec<PathBuf>,
+}
+
+/// The same, without their roles.
+#[derive(Default)]
+pub(crate) struct Listed {
+    pub(crate) artifacts: Vec<PathBuf>,
+    pub(crate) leftovers: Vec<PathBuf>,
+    pub(crate) others: Vec<PathBuf>,
+}
+
+impl Listed {
+    pub(crate) fn read(directory: &Path) -> Result<Self, Error> {
+        let mut found = Self::default();
+        for path in directories(directory)? {
+            let list = path.join(manifest_txt::FILE_NAME).metadata();
+            if is_leftover(path.file_name().unwrap_or_default()) {
+                found.leftovers.push(path);
+            } else if list.is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
+                found.others.push(path);
+            } else {
+                // A list that cannot be read is an error when the artifact is read.
+                found.artifacts.push(path);
+            }
+        }
+        Ok(found)
+    }
+}
+
+/// Whether a directory is an artifact directory: whether it lists its prefixes.
+pub(crate) fn is_artifact(path: &Path) -> bool {
+    path.join(manifest_txt::FILE_NAME).is_file()
+}
+
+/// How deep to look for artifact directories: a directory of shards contains directories of
+/// artifacts.
+const DEPTH: usize = 3;
+
+/// The artifact directories at and below `path`, and the leftover directories of interrupted runs, which
+/// are not looked into. `failed` gets what cannot be listed.
+pub(crate) fn find_artifacts(
+    path: &Path,
+    failed: impl Fn(walkdir::Error) -> Result<(), Error>,
+) -> Result<(Vec<PathBuf>, Vec<PathBuf>), Error> {
+    let (mut found, mut leftovers) = (Vec::new(), Vec::new());
+    let mut walk = walk(path).max_depth(DEPTH).into_iter();
+    while let Some(entry) = walk.next() {
+        let entry = match entry {
+            Ok(entry) => entry,
+            Err(error) => {
+                failed(error)?;
+                continue;
+            }
+        };
+        let is_leftover = entry.file_type().is_dir() && is_leftover_entry(&entry);
+        if is_leftover || is_artifact(entry.path()) {
+            let list = if is_leftover { &mut leftovers } else { &mut found };
+            list.push(entry.into_path());
+            walk.skip_current_dir();
+        }
+    }
+    Ok((found, leftovers))
+}
+
+impl Siblings {
+    /// Reads the names in `directory`.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub fn read(directory: &Path) -> Result<Self, Error> {
+        let Listed { artifacts, leftovers, others } = Listed::read(directory)?;
+        let with_role = artifacts.iter().map(|path| {
+            let (component, role) = role(path, &artifacts)?;
+            Ok((path.clone(), component, role))
+        });
+        Ok(Self { artifacts: with_role.collect::<Result<_, Error>>()?, leftovers, others })
+    }
+
+    /// The artifacts of a component, the generic one first.
+    pub(crate) fn of(&self, component: &str) -> Vec<(PathBuf, Role)> {
+        let mut own: Vec<(PathBuf, Role)> = self
+            .artifacts
+            .iter()
+            .filter(|(_, own, role)| own == component && *role != Role::Unsplit)
+            .map(|(path, _, role)| (path.clone(), role.clone()))
+            .collect();
+        own.sort_by_key(|(_, role)| *role != Role::Generic);
+        own
+    }
+}
+
+/// The component and role of an artifact directory, by its name, its manifests and those `beside` it.
+/// The component of one that is not split is its whole name.
+fn role(path: &Path, beside: &[PathBuf]) -> Result<(String, Role), Error> {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let parsed = names::parse(&name);
+    if let Some((component, None)) = parsed {
+        return Ok((component.to_owned(), Role::Generic));
+    }
+    // A group may be called after one of its targets; its own manifests say so.
+    let manifests = manifest_names(path)?;
+    for (at, _) in name.rmatch_indices('_') {
+        let (component, suffix) = (&name[..at], &name[at + 1..]);
+        let has_generic = || {
+            let generic = names::artifact(component, None);
+            beside.iter().any(|path| path.ends_with(&generic))
+        };
+        if manifests.iter().any(|name| is_part(name, suffix))
+            || target_names::exact(suffix).is_none() && has_generic()
+        {
+            return Ok((component.to_owned(), Role::Group));
+        }
+    }
+    Ok(match parsed {
+        Some((component, Some(target))) => (component.to_owned(), Role::Target(target)),
+        _ => (name.into_owned(), Role::Unsplit),
+    })
+}
+
+/// The role of an artifact directory, by its name and the manifests in it.
+///
+/// # Errors
+/// As [`manifest_names`].
+pub(crate) fn role_of(artifact: &Path) -> Result<Role, Error> {
+    let real = artifact.canonicalize();
+    role(real.as_deref().unwrap_or(artifact), &[]).map(|(_, role)| role)
+}
+
+/// Whether the manifest with this name is the part of a group: `rocblas_lib.gfx110X.kpm`.
+fn is_part(manifest: &str, group: &str) -> bool {
+    manifest.ends_with(&Group::from("").fragment(group))
+}
+
+/// The names of the manifests in an artifact directory.
+///
+/// # Errors
+/// [`Error::Io`] for what cannot be listed.
+fn manifest_names(artifact: &Path) -> Result<Vec<String>, Error> {
+    let mut names = Vec::new();
+    for entry in walk(artifact) {
+        let entry = entry.map_err(|error| walk_error(artifact, error))?;
+        if is_manifest(entry.path()) {
+            names.push(entry.file_name().to_string_lossy().into_owned());
+        }
+    }
+    Ok(names)
+}
