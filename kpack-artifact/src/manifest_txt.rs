@@ -118,9 +118,10 @@ pub fn walk_outside(
 ) -> impl Iterator<Item = Result<DirEntry, Error>> {
     let all: Vec<PathBuf> = prefixes.iter().map(|p| artifact.join(p)).collect();
     let above = all.clone();
-    let walk = walk(artifact).min_depth(1);
-    let walk = walk.into_iter();
-    let walk = walk.filter_entry(move |entry| !all.iter().any(|prefix| entry.path() == prefix));
+    let walk = walk(artifact)
+        .min_depth(1)
+        .into_iter()
+        .filter_entry(move |entry| !all.iter().any(|prefix| entry.path() == prefix));
     let walk = walk.map(|entry| entry.map_err(|error| walk_error(artifact, error)));
     walk.filter(move |entry| {
         entry.as_ref().map_or(true, |entry| {

@@ -67,8 +67,7 @@ impl Entries {
             let there = other.entries.get(key);
             there.is_some_and(|(_, there)| there == content)
         };
-        let missing = self.entries.iter();
-        let missing = missing.filter(|(key, (_, content))| !is_there(key, content));
+        let missing = self.entries.iter().filter(|(key, (_, content))| !is_there(key, content));
         missing.map(|(key, _)| text(key)).collect()
     }
 
@@ -110,8 +109,10 @@ impl Entries {
                 lines.flat_map(|(line, _)| [line, &b"\n"[..]].concat()).collect()
             }
             Merge::KernelCache => {
-                let rows = self.entries.values();
-                let rows = rows.map(|(row, code)| Ok((serde_json::from_slice(row)?, &code[..])));
+                let rows = self
+                    .entries
+                    .values()
+                    .map(|(row, code)| Ok((serde_json::from_slice(row)?, &code[..])));
                 kernel_cache::to_bytes(rows)?
             }
         })
@@ -130,8 +131,7 @@ const HOST: &str = "host-x86_64-unknown-linux-gnu-";
 
 fn bundle(path: &Path) -> Result<Result<Entries, String>, Error> {
     let mut file = BufReader::new(input::open(path)?);
-    let size = file.get_ref().metadata();
-    let size = size.map_err(|e| Error::io(path, "read", e))?.len();
+    let size = file.get_ref().metadata().map_err(|e| Error::io(path, "read", e))?.len();
     let read = match Bundle::read(&mut file, size) {
         Err(offload_bundle::BundleError::Io(error)) => return Err(Error::io(path, "read", error)),
         Err(error) => return Ok(Err(error.to_string())),
@@ -180,8 +180,7 @@ fn rows(path: &Path) -> Result<Result<Entries, String>, Error> {
     let mut entries = BTreeMap::new();
     for (row, code) in rows {
         let key = row.to_string();
-        let columns = serde_json::to_vec(&row);
-        let columns = columns
+        let columns = serde_json::to_vec(&row)
             .map_err(|e| Error::rejected(ids::DAMAGED_DATABASE_FILE, path, e.to_string()))?;
         if entries.insert(Key::Text(key.clone()), (columns, code)).is_some() {
             return Ok(Err(format!("has two rows for {key}")));

@@ -15,7 +15,7 @@ use kpack_core::platform::FileTypeExt;
 use kpack_core::{Error, Finding, Id, Severity, Spirv, ids};
 use kpack_split::input::or_refused;
 use kpack_tree::{
-    Class, DatabaseSelection, Entry, Node, Only, Origin, Parsed, Tree as Found, Walk, no_more_kept,
+    Class, DatabaseSelection, Entry, Node, Only, Origin, Parsed, Tree as Found, Walk,
 };
 
 /// The targets that the artifact of a group has code for.
@@ -66,15 +66,17 @@ impl Tree {
         role: &Role,
         parsed: Parsed<'_>,
     ) -> Result<Self, Error> {
-        Self::read_with(shard, root, &mark::databases(root, role)?, parsed)
+        Self::read_with(shard, root, &mark::databases(root, role)?, parsed, Spirv::Keep)
     }
 
-    /// As [`read`](Self::read), with these databases.
+    /// As [`read`](Self::read), with these databases. Binaries that stay because of their SPIR-V count as fat ones if
+    /// that is dropped or archived.
     pub(crate) fn read_with(
         shard: &str,
         root: &Path,
         databases: &DatabaseSelection,
         parsed: Parsed<'_>,
+        spirv: Spirv,
     ) -> Result<Self, Error> {
         let mut tree = Self::empty(shard, root);
         for prefix in manifest_txt::read(root)? {
@@ -89,7 +91,10 @@ impl Tree {
             let directory = root.join(&prefix);
             let walk = Walk { prefix: &directory, databases, parsed, only: Only::All };
             match or_refused(walk.collect())? {
-                Ok(found) => tree.add(&prefix, found),
+                Ok(mut found) => {
+                    found.treat_spirv(spirv);
+                    tree.add(&prefix, found);
+                }
                 Err(refused) => tree.rejected.push(refused),
             }
         }
@@ -101,14 +106,6 @@ impl Tree {
         let unlisted = self.unlisted.iter();
         let files = unlisted.filter(|entry| !entry.file_type().is_dir());
         files.map(DirEntry::path)
-    }
-
-    /// Takes binaries that stay because of their SPIR-V for fat ones, if that is dropped or archived.
-    pub(crate) fn treat_spirv(&mut self, spirv: Spirv) {
-        let fat = no_more_kept(&mut self.observations, spirv);
-        let class = Arc::new(Class::Fat);
-        let is_fat = |entry: &Entry| fat.contains(entry.full());
-        self.change(is_fat, |entry| entry.class = Arc::clone(&class));
     }
 
     /// Changes some of the entries, but not their paths.
@@ -252,10 +249,11 @@ impl Tree {
     }
 
     /// The entries in the prefixes, with their installed paths.
-    pub(crate) fn in_prefixes(&self) -> impl Iterator<Item = (&Path, &Path, &Entry)> {
-        let entries = self.entries.iter();
-        let installed = entries.filter_map(|item| Some((item.installed()?, &*item.path, item)));
-        installed.filter(|(at, ..)| *at != Path::new(""))
+    pub(crate) fn in_prefixes(&self) -> impl Iterator<Item = (&Path, &Entry)> {
+        self.entries
+            .iter()
+            .filter_map(|item| Some((item.installed()?, item)))
+            .filter(|(at, _)| *at != Path::new(""))
     }
 
     /// The entry at `path`, and those below it.

@@ -47,8 +47,7 @@ pub(super) fn write(stage: &Stage, output: &Output, progress: &dyn Progress) -> 
 /// newer than what it was made of: builds know by it that the artifact is up to date.
 pub(super) fn finish(stage: &Stage, output: &Output) -> Result<(u64, u64), Error> {
     let root = stage.make(&output.name)?;
-    let prefixes = output.prefixes.iter();
-    let prefixes = prefixes.filter(|prefix| root.below(Path::new(prefix)).is_ok());
+    let prefixes = output.prefixes.iter().filter(|prefix| root.below(Path::new(prefix)).is_ok());
     let list = manifest_txt::to_text(prefixes).into_bytes();
     let files = [(manifest_txt::FILE_NAME, &list), (names::MARK, &output.mark)];
     let mut size = 0;
@@ -281,8 +280,8 @@ mod tests {
         let mut writer = writer(&parent.path().join("blas_lib_generic"));
         let path = Path::new("stage/lib/.kpack/blas_lib.kpm");
         let manifest = Manifest::new("x".repeat(17 << 20), "lib");
-        let error = writer.bytes(path, &manifest.to_bytes(), parent.path());
-        let error = error.unwrap_err().in_one_line();
+        let error =
+            writer.bytes(path, &manifest.to_bytes(), parent.path()).unwrap_err().in_one_line();
         assert!(
             error.contains("blas_lib_generic/stage/lib/.kpack/blas_lib.kpm")
                 && error.contains("cannot be read back: larger than 16 MiB"),

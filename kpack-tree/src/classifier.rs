@@ -328,8 +328,7 @@ impl Classifier<'_> {
         let (id, text) = match kernel_cache::targets(self.full)? {
             Ok(targets) if targets.is_empty() => return Ok(()),
             Ok(targets) => {
-                let targets: Vec<String> = targets.into_iter().collect();
-                let targets = targets.join(", ");
+                let targets = Vec::from_iter(targets).join(", ");
                 let text = format!("has device code for {targets}, in one file for all targets");
                 (ids::FILE_FOR_ALL_TARGETS, text)
             }
@@ -356,8 +355,7 @@ impl Classifier<'_> {
                 return Ok(Class::Host);
             }
         }
-        let file = file.try_clone();
-        let file = file.map_err(|error| Error::io(self.full, "read", error))?;
+        let file = file.try_clone().map_err(|error| Error::io(self.full, "read", error))?;
         let linked = match self.parsed.binaries {
             Some(parsed) => parsed.read(self.full, file)?,
             None => LinkedBinary::read(self.full, file)?,

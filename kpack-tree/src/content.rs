@@ -66,11 +66,12 @@ impl FileContent {
             }
             Some(FileKind::Bundle) => {
                 let read = Bundle::read(&mut reader(), size);
-                let bundle = read.and_then(|bundle| {
-                    bundle.check_hash(reader())?;
-                    Ok(bundle)
-                });
-                let bundle = bundle.map_err(|error| bundle_error(path, "", error))?;
+                let bundle = read
+                    .and_then(|bundle| {
+                        bundle.check_hash(reader())?;
+                        Ok(bundle)
+                    })
+                    .map_err(|error| bundle_error(path, "", error))?;
                 let used = bundle.entries.iter().filter(|entry| entry.size > 0);
                 Self::Bundle(used.filter_map(|entry| entry.id.target().cloned()).collect())
             }

@@ -55,8 +55,7 @@ pub(super) fn is_package(path: &Path) -> bool {
 }
 
 fn ends_in(path: &Path, extensions: &[&str]) -> bool {
-    let name = path.file_name().unwrap_or_default().to_string_lossy();
-    let name = name.to_ascii_lowercase();
+    let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
     let name = uncompressed(&name);
     extensions.iter().any(|end| stem(name, end).is_some())
 }

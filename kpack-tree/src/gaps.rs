@@ -140,8 +140,10 @@ impl Entry {
     /// The code objects that it names, if it is a library file.
     fn code_objects(&self) -> impl Iterator<Item = &str> {
         let library = self.library.as_deref();
-        let own = library.filter(|library| library.names_own);
-        let own = own.and(self.path.file_stem()).and_then(OsStr::to_str);
+        let own = library
+            .filter(|library| library.names_own)
+            .and(self.path.file_stem())
+            .and_then(OsStr::to_str);
         let names = library.into_iter().flat_map(|library| &library.code_objects);
         names.map(String::as_str).chain(own)
     }
@@ -385,8 +387,8 @@ impl Directory<'_> {
             };
             let has =
                 |target: &&TargetId| library.targets.iter().any(|own| own.agrees_with(target));
-            let lacking = self.targets.iter().filter(|target| !has(target));
-            let lacking: BTreeSet<TargetId> = lacking.cloned().collect();
+            let lacking: BTreeSet<TargetId> =
+                self.targets.iter().filter(|target| !has(target)).cloned().collect();
             if !library.targets.is_empty() && !lacking.is_empty() {
                 found.push(file.gap(GapKind::Entries, BTreeSet::new(), lacking));
             }

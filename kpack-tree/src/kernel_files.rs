@@ -124,8 +124,7 @@ fn alternatives(pattern: &str) -> Result<Vec<String>, String> {
     let mut rest = pattern;
     while let Some(at) = rest.find(['{', '}']) {
         let (before, braces) = rest.split_at(at);
-        let end = braces.find('}').filter(|end| *end > 0);
-        let end = end.ok_or("expected `{` and `}` in pairs")?;
+        let end = braces.find('}').filter(|end| *end > 0).ok_or("expected `{` and `}` in pairs")?;
         let inside = &braces[1..end];
         if inside.contains('{') {
             return Err("expected no braces in braces".to_owned());

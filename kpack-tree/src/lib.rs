@@ -29,5 +29,5 @@ pub use classifier::Parsed;
 pub use entry::{Class, Classified, Entry, KPACK, Node, Origin};
 pub use entry_path::EntryPath;
 pub use selection::{DatabaseSelection, Known, Owner};
-pub use tree::{LeftOut, Tree, no_more_kept};
+pub use tree::Tree;
 pub use walk::{Only, Walk};

@@ -60,8 +60,8 @@ impl DatabaseSelection {
 
     /// This one, with the rules of another as well.
     pub fn and_rules_of(mut self, other: &Self) -> Self {
-        let new = other.rules.iter().filter(|rule| !self.rules.contains(rule));
-        let new: Vec<KernelFiles> = new.cloned().collect();
+        let new: Vec<KernelFiles> =
+            other.rules.iter().filter(|rule| !self.rules.contains(rule)).cloned().collect();
         self.rules.extend(new);
         self
     }
@@ -78,8 +78,8 @@ impl DatabaseSelection {
     /// # Errors
     /// [`Error::Usage`] for an invalid rule.
     pub fn from_names(names: Vec<String>) -> Result<Self, Error> {
-        let (rules, known) = names.into_iter().partition(|name| name.contains('='));
-        let rules: Vec<String> = rules;
+        let (rules, known): (Vec<String>, _) =
+            names.into_iter().partition(|name| name.contains('='));
         let rules = rules.iter().map(|rule| rule.parse()).collect::<Result<_, _>>()?;
         Ok(Self { known: Known::Named(known), rules })
     }

@@ -25,16 +25,6 @@ pub struct Tree {
     pub leftovers: Vec<PathBuf>,
 }
 
-/// What an [inventory](crate::Only::Inventory) has no entries for.
-#[derive(Debug, Default)]
-#[non_exhaustive]
-pub struct LeftOut {
-    /// Why something could not be listed or read. A file whose content could not be read also has an entry.
-    pub unread: Vec<Error>,
-    /// Leftovers of interrupted runs, by their paths in the prefix.
-    pub leftovers: Vec<PathBuf>,
-}
-
 impl From<Vec<Entry>> for Tree {
     /// These are sorted by their paths.
     fn from(mut entries: Vec<Entry>) -> Self {
@@ -44,8 +34,8 @@ impl From<Vec<Entry>> for Tree {
 }
 
 impl Tree {
-    /// Adds what a walk left out, after all entries.
-    pub(crate) fn leave_out(&mut self, LeftOut { unread, leftovers }: LeftOut) {
+    /// Adds why something could not be listed or read, after all entries.
+    pub(crate) fn leave_unread(&mut self, unread: Vec<Error>) {
         for error in &unread {
             if let Error::Io { path, .. } = error
                 && let Ok(at) = self.entries.binary_search_by(|entry| entry.full().cmp(path))
@@ -56,25 +46,20 @@ impl Tree {
             }
         }
         self.unread = unread;
-        self.leftovers = leftovers;
     }
 
     /// Takes binaries that stay because of their SPIR-V for fat ones, if that is dropped or archived.
     pub fn treat_spirv(&mut self, spirv: Spirv) {
-        let fat = no_more_kept(&mut self.observations, spirv);
-        let entries = self.entries.iter_mut();
-        let entries = entries.filter(|entry| fat.contains(&*entry.path));
+        let stays = |o: &Finding| o.id != ids::SPIRV_KEPT || spirv == Spirv::Keep;
+        let (stay, fat): (Vec<_>, Vec<_>) =
+            std::mem::take(&mut self.observations).into_iter().partition(stays);
+        self.observations = stay;
+        let fat: BTreeSet<PathBuf> = fat.into_iter().filter_map(|found| found.path).collect();
         let class = Arc::new(Class::Fat);
-        entries.for_each(|entry| entry.class = Arc::clone(&class));
+        for entry in self.entries.iter_mut().filter(|entry| fat.contains(&*entry.path)) {
+            entry.class = Arc::clone(&class);
+        }
     }
-}
-
-/// Removes the binaries that do not stay from observations.
-pub fn no_more_kept(found: &mut Vec<Finding>, spirv: Spirv) -> BTreeSet<PathBuf> {
-    let stays = |o: &Finding| o.id != ids::SPIRV_KEPT || spirv == Spirv::Keep;
-    let (stay, fat): (Vec<_>, Vec<_>) = std::mem::take(found).into_iter().partition(stays);
-    *found = stay;
-    fat.into_iter().filter_map(|found| found.path).collect()
 }
 
 /// Marks each directory as not empty, and of no target, if the next entry is in it.

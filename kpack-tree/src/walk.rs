@@ -15,7 +15,7 @@ use walkdir::DirEntry;
 use crate::classifier::{self, Parsed};
 use crate::entry::{Classified, Node};
 use crate::selection::DatabaseSelection;
-use crate::tree::{LeftOut, Tree};
+use crate::tree::Tree;
 
 /// What is read below a prefix.
 #[derive(Clone, Copy)]
@@ -41,54 +41,56 @@ pub enum Only {
     Databases,
     /// The names of everything that has bytes, and the content of what is in the place of a selected database; all else
     /// counts as the host's. Whatever can be listed and read is, so it works for trees that hold more than what was
-    /// installed, up to the root of a system: what fails is [unread](LeftOut::unread), leftovers of interrupted runs
+    /// installed, up to the root of a system: what fails is [unread](Tree::unread), leftovers of interrupted runs
     /// are listed separately, and file systems that the kernel makes up, such as `/proc`, are not entered.
     Inventory,
 }
 
 impl Walk<'_> {
-    /// Gives each entry to `add`, in the order of [`Tree::entries`], as soon as it is read. Directories are taken to be
-    /// empty.
+    /// Reads everything into one tree.
     ///
     /// # Errors
     /// Except for an [inventory](Only::Inventory), [`Error::Io`] for what cannot be listed, which comes before all
     /// others, or not be read; [`Error::Refused`] for a damaged file of a database or archive in `.kpack`, and for what
-    /// has no bytes. `add` has got what is before that.
-    pub fn each(&self, mut add: impl FnMut(Classified) + Send) -> Result<LeftOut, Error> {
-        let mut left_out = LeftOut::default();
-        let LeftOut { unread, leftovers } = &mut left_out;
+    /// has no bytes.
+    pub fn collect(&self) -> Result<Tree, Error> {
         if self.only == Only::Inventory && is_made_up(self.prefix) {
-            return Ok(left_out);
+            return Ok(Tree::default());
         }
-        let walk = input::walk(self.prefix).min_depth(1).into_iter();
-        let walk = walk.filter_entry(|entry| self.enters(entry, leftovers));
-        let mut unlisted = Vec::new();
+        let (mut entries, mut observations) = (Vec::new(), Vec::new());
+        let (mut unread, mut leftovers, mut unlisted) = (Vec::new(), Vec::new(), Vec::new());
+        let walk = input::walk(self.prefix)
+            .min_depth(1)
+            .into_iter()
+            .filter_entry(|entry| self.enters(entry, &mut leftovers));
         // What is in a directory comes after it, errors first; those of a directory that is half listed do not name it.
         let mut directory = self.prefix.to_owned();
-        let found = walk.filter_map(|entry| match entry {
-            Ok(entry) => {
-                if entry.file_type().is_dir() {
-                    entry.path().clone_into(&mut directory);
+        let mut found = walk
+            .filter_map(|entry| match entry {
+                Ok(entry) => {
+                    if entry.file_type().is_dir() {
+                        entry.path().clone_into(&mut directory);
+                    }
+                    self.lists(&entry).then_some(entry)
                 }
-                self.lists(&entry).then_some(entry)
-            }
-            Err(error) => {
-                unlisted.push(walk_error(&directory, error));
-                None
-            }
-        });
-        let mut found = found.fuse();
+                Err(error) => {
+                    unlisted.push(walk_error(&directory, error));
+                    None
+                }
+            })
+            .fuse();
         let read = |found| self.read(&found);
         // Each class once: many entries have the same.
         let mut classes = BTreeSet::new();
         let done = parallel::try_in_order(&mut found, read, |(classified, error)| {
             unread.extend(error);
-            if let Some(Classified { mut entry, observations }) = classified {
+            if let Some(Classified { mut entry, observations: mut own }) = classified {
                 match classes.get(&entry.class) {
                     Some(known) => entry.class = Arc::clone(known),
                     None => drop(classes.insert(Arc::clone(&entry.class))),
                 }
-                add(Classified { entry, observations });
+                entries.push(entry);
+                observations.append(&mut own);
             }
         });
         // What cannot be listed is reported first, wherever it is, so list the rest.
@@ -96,28 +98,16 @@ impl Walk<'_> {
         if self.only == Only::Inventory {
             unread.append(&mut unlisted);
         }
-        unlisted.into_iter().next().map_or(done, Err).map(|()| left_out)
-    }
-
-    /// Reads everything into one tree.
-    ///
-    /// # Errors
-    /// As [`each`](Self::each).
-    pub fn collect(&self) -> Result<Tree, Error> {
-        let (mut entries, mut observations) = (Vec::new(), Vec::new());
-        let left_out = self.each(|mut found| {
-            entries.push(found.entry);
-            observations.append(&mut found.observations);
-        })?;
-        let mut tree = Tree { observations, ..Tree::from(entries) };
-        tree.leave_out(left_out);
+        unlisted.into_iter().next().map_or(done, Err)?;
+        let mut tree = Tree { observations, leftovers, ..Tree::from(entries) };
+        tree.leave_unread(unread);
         Ok(tree)
     }
 
     /// Reads one entry of a walk below the prefix. A directory is taken to be empty.
     ///
     /// # Errors
-    /// As [`each`](Self::each), for this entry.
+    /// As [`collect`](Self::collect), for this entry.
     pub fn entry(&self, found: &DirEntry) -> Result<Classified, Error> {
         classifier::classify_entry(self.prefix, self.databases, self.parsed, found)
     }
@@ -204,8 +194,8 @@ fn with_names(mut found: Classified) -> Result<Classified, Error> {
     let entry = &mut found.entry;
     if let Node::File { .. } = entry.node {
         let known = entry.shared_inode.as_deref().copied();
-        let inode = shared_inode_at(entry.full(), known);
-        let inode = inode.map_err(|e| Error::io(entry.full(), "read", e))?;
+        let inode =
+            shared_inode_at(entry.full(), known).map_err(|e| Error::io(entry.full(), "read", e))?;
         if inode != known {
             entry.shared_inode = inode.map(Box::new);
         }
@@ -262,13 +252,11 @@ mod tests {
         let databases = DatabaseSelection::default();
         for only in [Only::All, Only::WithBytes, Only::Databases] {
             let walk = walk(root.path(), &databases, only);
-            for failed in [walk.collect().map(drop), walk.each(drop).map(drop)] {
-                let failed = failed.unwrap_err();
-                assert!(
-                    matches!(&failed, Error::Io { path, .. } if path.starts_with(library.join("deep"))),
-                    "{only:?}: {failed}"
-                );
-            }
+            let failed = walk.collect().unwrap_err();
+            assert!(
+                matches!(&failed, Error::Io { path, .. } if path.starts_with(library.join("deep"))),
+                "{only:?}: {failed}"
+            );
         }
     }
 
@@ -282,10 +270,7 @@ mod tests {
         let tree = walk.collect().unwrap();
         let is_named = |unread: &[Error]| matches!(unread, [Error::Io { path, .. }] if path.starts_with(library.join("deep")));
         assert!(is_named(&tree.unread), "{:?}", tree.unread);
-        let mut entries = Vec::new();
-        let left_out = walk.each(|found| entries.push(found.entry.path)).unwrap();
-        assert!(is_named(&left_out.unread), "{left_out:?}");
-        assert_eq!(&**entries.last().unwrap(), Path::new("z"));
+        assert_eq!(&*tree.entries.last().unwrap().path, Path::new("z"));
         // It is not known to be empty.
         let directories = tree.entries.iter().filter(|entry| {
             matches!(entry.node, Node::Directory { empty: true }) && *entry.class == Class::Host

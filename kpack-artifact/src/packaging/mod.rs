@@ -91,11 +91,13 @@ impl Configuration {
         let mut json = serde_json::Deserializer::from_str(&text);
         let wire = serde_ignored::deserialize(&mut json, |key| unknown.push(keys(&key)));
         let wire = wire.and_then(|wire: Wire| json.end().map(|()| wire));
-        let unknown = unknown.into_iter().map(|keys| {
-            let at: Vec<&str> = keys.iter().map(String::as_str).collect();
-            located(place(&text, &at), format_args!("unknown key `{}`", keys.join(".")))
-        });
-        let unknown: Vec<String> = unknown.collect();
+        let unknown: Vec<String> = unknown
+            .into_iter()
+            .map(|keys| {
+                let at: Vec<&str> = keys.iter().map(String::as_str).collect();
+                located(place(&text, &at), format_args!("unknown key `{}`", keys.join(".")))
+            })
+            .collect();
         // A key that is misspelled may be the one that is missing.
         if let (Err(error), Some(reason)) = (&wire, unknown.first()) {
             return Err(Error::rejected(

@@ -39,8 +39,7 @@ impl ModuleManifest {
         let Some(group) = &artifact.group else {
             return Some((self.directory.join(module.manifest()), manifest));
         };
-        let targets = artifact.targets.iter().map(TargetId::to_string);
-        let targets: BTreeSet<String> = targets.collect();
+        let targets: BTreeSet<String> = artifact.targets.iter().map(TargetId::to_string).collect();
         let files = &mut manifest.kpack_files;
         files.retain(|target, _| targets.contains(target));
         (!files.is_empty()).then(|| (self.directory.join(module.fragment(group)), manifest))
@@ -102,12 +101,12 @@ impl ManifestMerge {
                     });
                 }
                 let hint = manifest.install_hint.clone();
-                let module = merge.modules.entry(path.to_path_buf());
-                let module = module.or_insert_with(|| ModuleManifest {
-                    directory: parent(path),
-                    like: item.full().to_path_buf(),
-                    manifest,
-                });
+                let module =
+                    merge.modules.entry(path.to_path_buf()).or_insert_with(|| ModuleManifest {
+                        directory: parent(path),
+                        like: item.full().to_path_buf(),
+                        manifest,
+                    });
                 let taken = &mut module.manifest.install_hint;
                 if let Some(hint) = hint
                     && *taken.get_or_insert_with(|| hint.clone()) != hint
@@ -182,8 +181,10 @@ impl ManifestMerge {
         item: &Entry,
         archives: &Archives,
     ) -> Result<Option<KpackFile>, Error> {
-        let has_none = self.by_shard.get(&item.origin.tree);
-        let has_none = has_none.is_some_and(|manifests| !manifests.contains(manifest));
+        let has_none = self
+            .by_shard
+            .get(&item.origin.tree)
+            .is_some_and(|manifests| !manifests.contains(manifest));
         let Some(targets) = self.listed.get(manifest).filter(|_| !has_none) else {
             if let Some(reason) = unreadable(item.full(), archives)? {
                 self.say(
@@ -197,16 +198,14 @@ impl ManifestMerge {
                 path: item.full().to_path_buf(),
                 archive: archives.parsed.open(item.full())?,
             };
-            let name = item.full().file_name().unwrap_or_default();
-            let name = name.to_string_lossy().into_owned();
+            let name = item.full().file_name().unwrap_or_default().to_string_lossy().into_owned();
             return publish::entry_of(target, name, &present, None).map(Some);
         };
         let mut reason = format!(
             "no shard's manifest {} lists {target}: it belongs to another build than the host files",
             manifest.display()
         );
-        let listed = targets.get(&target.to_string());
-        let listed = listed.map_or(&[][..], Vec::as_slice);
+        let listed = targets.get(&target.to_string()).map_or(&[][..], Vec::as_slice);
         for listed in listed {
             let mut wrong = not_as_listed(item.full(), group, &listed.file, archives)?;
             if wrong.is_empty() && listed.file.checksum.is_none() {

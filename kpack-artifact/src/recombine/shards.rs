@@ -266,8 +266,11 @@ impl Shards {
 
     /// The directories of all shards and their artifacts.
     pub(super) fn directories(&self) -> impl Iterator<Item = &Path> {
-        let artifacts = self.shards.iter().flat_map(|shard| shard.artifacts.values());
-        let artifacts = artifacts.flat_map(ComponentArtifacts::paths);
+        let artifacts = self
+            .shards
+            .iter()
+            .flat_map(|shard| shard.artifacts.values())
+            .flat_map(ComponentArtifacts::paths);
         let shards = self.shards.iter().map(|shard| shard.path.as_path());
         shards.chain(artifacts)
     }

@@ -16,7 +16,9 @@ use kpack_split::elf::{DeviceCode, FatBinary};
 use kpack_split::input::{self, LinkedBinary, by_bundle, walk_error};
 use kpack_tree::databases::for_all;
 use kpack_tree::place::{ForAll, Merge};
-use kpack_tree::{Class, DatabaseSelection, Entry, KPACK, Node, Only, Parsed, Walk, kernel_cache};
+use kpack_tree::{
+    Class, DatabaseSelection, Entry, KPACK, Node, Only, Parsed, Tree, Walk, kernel_cache,
+};
 
 /// Measures install prefixes, artifact directories, and directories of artifact directories. Adds
 /// leftover directories of interrupted runs to `leftovers`.
@@ -32,7 +34,7 @@ pub(super) fn trees(paths: &[PathBuf], leftovers: &mut Vec<PathBuf>) -> Result<M
         let (artifacts, own) = find_artifacts(path, |e| Err(walk_error(path, e)))?;
         leftovers.extend(own);
         if artifacts.is_empty() {
-            tree.prefix(path, &DatabaseSelection::default(), None, leftovers)?;
+            tree.prefix(&files(path, &DatabaseSelection::default())?, None, leftovers)?;
         }
         let mut shard = None;
         for artifact in artifacts {
@@ -51,13 +53,19 @@ pub(super) fn trees(paths: &[PathBuf], leftovers: &mut Vec<PathBuf>) -> Result<M
                 let directory = artifact.join(&prefix);
                 if directory.is_dir() {
                     let module = manifest_txt::module_name(&prefix);
-                    tree.prefix(&directory, &databases, Some(module), &[])?;
+                    tree.prefix(&files(&directory, &databases)?, Some(&module), &[])?;
                 }
             }
         }
         tree.end_shard();
     }
     Ok(tree)
+}
+
+/// What has bytes in a prefix.
+fn files(prefix: &Path, databases: &DatabaseSelection) -> Result<Tree, Error> {
+    let parsed = Parsed::default();
+    Walk { prefix, databases, parsed, only: Only::WithBytes }.collect()
 }
 
 /// Identifies a row.
@@ -129,39 +137,30 @@ impl Measured {
 
     fn prefix(
         &mut self,
-        directory: &Path,
-        databases: &DatabaseSelection,
-        module: Option<String>,
+        tree: &Tree,
+        module: Option<&str>,
         leftovers: &[PathBuf],
     ) -> Result<(), Error> {
-        let parsed = Parsed::default();
-        let walk = Walk { prefix: directory, databases, parsed, only: Only::WithBytes };
-        for entry in walk.collect()?.entries {
+        for entry in &tree.entries {
             let Node::File { size } = entry.node else {
                 continue;
             };
-            let path = directory.join(&entry.path);
+            let path = entry.full();
             if leftovers.iter().any(|leftover| path.starts_with(leftover)) {
                 continue;
             }
             if entry.shared_inode.as_deref().is_some_and(|inode| !self.inodes.insert(*inode)) {
                 continue;
             }
-            let metadata = path.symlink_metadata();
-            let metadata = metadata.map_err(|e| Error::io(&path, "read", e))?;
+            let metadata = path.symlink_metadata().map_err(|e| Error::io(path, "read", e))?;
             self.newest = self.newest.max(metadata.mtime());
-            self.file(&path, &entry, size, module.as_deref())?;
+            self.file(entry, size, module)?;
         }
         Ok(())
     }
 
-    fn file(
-        &mut self,
-        path: &Path,
-        entry: &Entry,
-        size: u64,
-        module: Option<&str>,
-    ) -> Result<(), Error> {
+    fn file(&mut self, entry: &Entry, size: u64, module: Option<&str>) -> Result<(), Error> {
+        let path = entry.full();
         let (of_content, target, what) = match &*entry.class {
             Class::Fat | Class::Split => {
                 return self.linked(path, &with_slashes(&entry.path), size, module);

@@ -253,11 +253,17 @@ impl Work<'_> {
         for (target, output) in &self.plan.artifacts {
             let (files, size) = writer::finish(self.stage, output)?;
             let path = self.stage.output(&output.name);
-            let archives = written.iter().flat_map(|module| &module.archives);
-            let archives = archives.filter(|archive| archive.path.starts_with(&path));
-            let archives: Vec<u64> = archives.map(|archive| archive.size).collect();
-            let manifests = written.iter().filter(|_| target.is_none());
-            let manifests: Vec<u64> = manifests.filter_map(|module| module.manifest).collect();
+            let archives: Vec<u64> = written
+                .iter()
+                .flat_map(|module| &module.archives)
+                .filter(|archive| archive.path.starts_with(&path))
+                .map(|archive| archive.size)
+                .collect();
+            let manifests: Vec<u64> = written
+                .iter()
+                .filter(|_| target.is_none())
+                .filter_map(|module| module.manifest)
+                .collect();
             let artifact = ArtifactReport {
                 path,
                 target: target.as_ref().map(TargetId::to_string),

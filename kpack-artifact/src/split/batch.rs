@@ -158,8 +158,8 @@ fn refuse_collisions(artifacts: &mut [Read]) {
         let Ok(contents) = read else { continue };
         let writes = contents.has_expected(options);
         for module in contents.modules.iter().filter(|_| writes) {
-            let owner = owners.entry(module.archives());
-            let owner = owner.or_insert_with(|| options.artifact_prefix.clone());
+            let owner =
+                owners.entry(module.archives()).or_insert_with(|| options.artifact_prefix.clone());
             if *owner != options.artifact_prefix {
                 let advice = "rename the directory above `stage`, which names the module, and its line in artifact_manifest.txt; or name the components differently";
                 *read = Err(module.collision(&options.artifact_dir, owner, advice));

@@ -158,13 +158,13 @@ fn read_trees(
         .flatten()
         .fold(options.databases.clone(), |databases, noted| databases.and_rules_of(noted));
     let read = |path: &Path, databases: &DatabaseSelection| {
-        let mut tree = Tree::read_with("", path, databases, Parsed::default())?;
+        let spirv = options.storage.spirv;
+        let mut tree = Tree::read_with("", path, databases, Parsed::default(), spirv)?;
         // Nobody knows where a file belongs that cannot be classified.
-        if let Some(found) = tree.rejected.pop() {
-            return Err(Error::rejected(found.id, found.file(), &*found.text));
+        match tree.rejected.pop() {
+            Some(found) => Err(Error::rejected(found.id, found.file(), &*found.text)),
+            None => Ok(tree),
         }
-        tree.treat_spirv(options.storage.spirv);
-        Ok(tree)
     };
     let (by_name, mut generic_beside) = split_before.unzip();
     let mut trees = Vec::new();
@@ -259,8 +259,8 @@ fn refuse_contradictions(trees: &Trees) -> Result<(), Error> {
     let Some(first) = all.next() else {
         return Ok(());
     };
-    let more = all.map(|other| format!("\n  and {}: {}", shown(other.file()), other.text));
-    let more: String = more.collect();
+    let more: String =
+        all.map(|other| format!("\n  and {}: {}", shown(other.file()), other.text)).collect();
     let error = Error::rejected(first.id, first.file(), &*first.text);
     Err(error.about(|reason| reason.then(more)))
 }

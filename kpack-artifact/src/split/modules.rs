@@ -65,8 +65,9 @@ impl Module {
 
         let named = names(tree, &fat)?.into_iter();
         let spirv = options.storage.spirv;
-        let binaries = named.map(|named| named.planned(&kpacks, &group, spirv));
-        let binaries: Vec<ModuleBinary> = binaries.collect::<Result<_, Error>>()?;
+        let binaries: Vec<ModuleBinary> = named
+            .map(|named| named.planned(&kpacks, &group, spirv))
+            .collect::<Result<_, Error>>()?;
         let directory = Path::new(&prefix).join(&kpacks.name);
         let mut present = BTreeMap::new();
         for item in all() {

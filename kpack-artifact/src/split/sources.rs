@@ -117,8 +117,7 @@ fn of_paths(prefix: &str, paths: &[PathBuf]) -> Result<Sources, Error> {
         let (component, target) = names::parse(&name)?;
         (component == prefix).then(|| (target, path.clone()))
     };
-    let sources: Option<Vec<_>> = paths.iter().map(source).collect();
-    let mut sources = sources.ok_or_else(|| {
+    let mut sources = paths.iter().map(source).collect::<Option<Vec<_>>>().ok_or_else(|| {
         Error::usage(format!(
             "{} and {} are both artifact {prefix}; split them into separate output directories. If `kpack artifact \
              recombine` wrote them, they are split already",

@@ -3,13 +3,14 @@
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
-use kpack_core::{Severity, ids};
+use kpack_core::{Finding, Severity, ids};
 use kpack_format::Selection;
 use kpack_format::names::{is_archive, is_manifest};
 
 use super::Context;
 use super::Report;
 use super::artifact_sets::Set;
+use super::artifacts::{Member, ReadSet};
 use super::original::artifacts;
 use crate::compare::{Difference, entry_differences, same_bytes};
 use crate::directories::is_artifact;
@@ -32,10 +33,11 @@ const MOST_NAMES: usize = 5;
 const DEEPEST: usize = 3;
 
 /// Compares the tree at `path` with `unsplit`: two install prefixes, or an artifact directory (or
-/// directory of artifact directories) with what was split from it.
+/// directory of artifact directories) with what was split from it, as far as that was `read`.
 pub(super) fn compare(
     path: &Path,
     unsplit: &Path,
+    read: &[ReadSet<'_>],
     context: &Context<'_>,
     report: &mut Report,
 ) -> Result<(), Error> {
@@ -54,13 +56,16 @@ pub(super) fn compare(
             report.fault(ids::MISSING_ARTIFACT, unsplit, text);
             return Ok(());
         };
-        return artifact(unsplit, set, context, report);
+        return artifact(unsplit, set, read, context, report);
     }
     let artifacts = artifacts(unsplit)?;
     if artifacts.is_empty() {
         let pair = Pair {
             unsplit: unsplit.to_owned(),
-            roots: vec![path.canonicalize().map_err(|e| Error::io(path, "find", e))?],
+            roots: vec![SplitRoot {
+                path: path.canonicalize().map_err(|e| Error::io(path, "find", e))?,
+                read: None,
+            }],
             has_groups: false,
         };
         if let Some(text) = pair.has_nothing_in_common(context) {
@@ -80,7 +85,7 @@ pub(super) fn compare(
     for unsplit in artifacts {
         let name = name(&unsplit);
         match sets().find(|set| set.component == name) {
-            Some(set) => artifact(&unsplit, set, context, report)?,
+            Some(set) => artifact(&unsplit, set, read, context, report)?,
             None => {
                 let text = format!("there is no split artifact {name}_generic");
                 report.fault(ids::MISSING_ARTIFACT, &unsplit, text);
@@ -93,8 +98,12 @@ pub(super) fn compare(
 /// Says that no artifact at `path` was split from the original, and which directory below was probably meant.
 fn no_artifact_in_common(path: &Path) -> Result<String, Error> {
     let mut text = format!("has no artifact in common with {}", shown(path));
-    let below = walk(path).min_depth(1).max_depth(DEEPEST);
-    let below = below.into_iter().flatten().filter(|entry| entry.file_type().is_dir());
+    let below = walk(path)
+        .min_depth(1)
+        .max_depth(DEEPEST)
+        .into_iter()
+        .flatten()
+        .filter(|entry| entry.file_type().is_dir());
     for directory in below {
         if !is_artifact(directory.path()) && !artifacts(directory.path())?.is_empty() {
             text += &format!("; did you mean {}?", shown(directory.path()));
@@ -107,40 +116,62 @@ fn no_artifact_in_common(path: &Path) -> Result<String, Error> {
 fn artifact(
     unsplit: &Path,
     set: &Set,
+    read: &[ReadSet<'_>],
     context: &Context<'_>,
     report: &mut Report,
 ) -> Result<(), Error> {
     let prefixes = manifest_txt::read(unsplit)?;
-    let pair = |prefix: &str| Pair {
-        unsplit: unsplit.join(prefix),
-        roots: set.roots.iter().map(|(root, _)| root.join(prefix)).collect(),
-        has_groups: set.roots.iter().any(|(_, role)| *role == Role::Group),
+    let members = read.iter().find(|(own, _)| own.roots == set.roots).map(|(_, members)| members);
+    let member = |root: &Path| {
+        let root = context.artifacts.asked_for(root).unwrap_or(root);
+        members?.iter().find(|member| member.tree.root == root)
     };
+    let has_groups = set.roots.iter().any(|(_, role)| *role == Role::Group);
     for prefix in &prefixes {
-        if unsplit.join(prefix).is_dir() {
-            pair(prefix).compare(context, report)?;
+        let root = |(root, _): &'_ (PathBuf, Role)| SplitRoot {
+            path: root.join(prefix),
+            read: member(root).map(|member| (member, &**prefix)),
+        };
+        let unsplit = unsplit.join(prefix);
+        if unsplit.is_dir() {
+            let roots = set.roots.iter().map(root).collect();
+            Pair { unsplit, roots, has_groups }.compare(context, report)?;
         }
     }
-    let mut whole = pair("");
-    whole.unsplit = unsplit.to_owned();
+    let root = |(root, _): &(PathBuf, Role)| SplitRoot { path: root.clone(), read: None };
+    let roots = set.roots.iter().map(root).collect();
+    let whole = Pair { unsplit: unsplit.to_owned(), roots, has_groups };
     whole.compare_outside(&prefixes, context, report)
 }
 
 /// An unsplit install prefix, and the roots that contain its files after the split.
-struct Pair {
+struct Pair<'a> {
     unsplit: PathBuf,
-    roots: Vec<PathBuf>,
+    roots: Vec<SplitRoot<'a>>,
     /// Whether the roots are recombined artifacts.
     has_groups: bool,
 }
 
-impl Pair {
+/// A directory that contains files after the split.
+struct SplitRoot<'a> {
+    path: PathBuf,
+    /// The artifact that was read, and the prefix in it that this is.
+    read: Option<(&'a Member, &'a str)>,
+}
+
+impl Pair<'_> {
+    /// Where `path` is after the split.
+    fn places(&self, path: &Path) -> Vec<PathBuf> {
+        let places = self.roots.iter().map(|root| root.path.join(path));
+        places.filter(|place| place.symlink_metadata().is_ok()).collect()
+    }
+
     fn compare(&self, context: &Context<'_>, report: &mut Report) -> Result<(), Error> {
         let faults = report.count(Severity::Fault);
         let content = context.original.prefixes.get(&self.unsplit);
         let entries = content.map_or(&[][..], |content| &content.entries);
-        let compared = entries.iter().filter(|entry| self.is_compared(entry, context));
-        let compared: Vec<&Entry> = compared.collect();
+        let compared: Vec<&Entry> =
+            entries.iter().filter(|entry| self.is_compared(entry, context)).collect();
         let left_out = entries.len() - compared.len();
         let mut files = 0;
         let compare =
@@ -168,8 +199,7 @@ impl Pair {
         let content = context.original.prefixes.get(&self.unsplit)?;
         let files = content.entries.iter().filter(|e| !matches!(e.node, Node::Directory { .. }));
         let files = Vec::from_iter(files.map(|entry| &entry.path));
-        let is_there =
-            |path: &Path| self.roots.iter().any(|root| root.join(path).symlink_metadata().is_ok());
+        let is_there = |path: &Path| !self.places(path).is_empty();
         if files.is_empty() || files.iter().any(|file| is_there(file)) {
             return None;
         }
@@ -182,29 +212,30 @@ impl Pair {
             Some(self.unsplit.join(above))
         });
         let below_root = || {
-            let directories = self.roots.iter().flat_map(|root| {
-                WalkDir::new(root).min_depth(1).max_depth(DEEPEST).into_iter().flatten()
-            });
-            let mut directories = directories.filter(|entry| entry.file_type().is_dir());
+            let mut directories = self
+                .roots
+                .iter()
+                .flat_map(|root| {
+                    WalkDir::new(&root.path).min_depth(1).max_depth(DEEPEST).into_iter().flatten()
+                })
+                .filter(|entry| entry.file_type().is_dir());
             let found =
                 directories.find(|entry| files.iter().any(|file| entry.path().join(file).exists()));
             found.map(|entry| entry.path().to_owned())
         };
-        let meant = below_original.or_else(below_root);
-        let meant =
-            meant.map(|path| format!("; did you mean {}?", shown(&path))).unwrap_or_default();
-        let roots = self.roots.iter().map(|root| shown(root).to_string());
+        let meant = below_original
+            .or_else(below_root)
+            .map(|path| format!("; did you mean {}?", shown(&path)))
+            .unwrap_or_default();
+        let roots = self.roots.iter().map(|root| shown(&root.path).to_string());
         Some(format!("has no path in common with {}{meant}", Vec::from_iter(roots).join(", ")))
     }
 
     /// Whether an entry of the original must be there. What was moved to a target that was not asked for
     /// may have been left out.
     fn is_compared(&self, entry: &Entry, context: &Context<'_>) -> bool {
-        let is_there = || {
-            let mut places = self.roots.iter().map(|root| root.join(&entry.path));
-            places.any(|place| place.symlink_metadata().is_ok())
-        };
-        is_wanted(entry, context) || matches!(*entry.class, Class::Unknown { .. }) && is_there()
+        let is_unknown = matches!(*entry.class, Class::Unknown { .. });
+        is_wanted(entry, context) || is_unknown && !self.places(&entry.path).is_empty()
     }
 
     /// Compares an entry with its counterpart; `is_listed` tells whether it is in a prefix. Also returns
@@ -217,9 +248,7 @@ impl Pair {
     ) -> Result<(Report, bool), Error> {
         let mut report = Report::default();
         let unsplit = self.unsplit.join(path);
-        let places = self.roots.iter().map(|root| root.join(path));
-        let places: Vec<PathBuf> =
-            places.filter(|place| place.symlink_metadata().is_ok()).collect();
+        let places = self.places(path);
         let is_directory = matches!(node, Node::Directory { .. });
         // Groups may have targets in common.
         let may_share = !is_listed || self.has_groups && matches!(class, Class::Target { .. });
@@ -269,8 +298,7 @@ impl Pair {
         let mut files = 0;
         for entry in manifest_txt::walk_outside(&self.unsplit, prefixes) {
             let entry = entry?;
-            let path = entry.path().strip_prefix(&self.unsplit);
-            let path = path.unwrap_or(entry.path());
+            let path = entry.path().strip_prefix(&self.unsplit).unwrap_or(entry.path());
             let node = if entry.file_type().is_dir() {
                 Node::Directory { empty: true }
             } else {
@@ -282,10 +310,10 @@ impl Pair {
             expected.insert(path.to_owned());
         }
         for root in &self.roots {
-            for entry in manifest_txt::walk_outside(root, prefixes) {
+            for entry in manifest_txt::walk_outside(&root.path, prefixes) {
                 // What cannot be listed may have files that the unsplit tree lacks.
                 let entry = entry?;
-                let path = entry.path().strip_prefix(root).unwrap_or(entry.path());
+                let path = entry.path().strip_prefix(&root.path).unwrap_or(entry.path());
                 if !entry.file_type().is_dir() && !expected.contains(path) {
                     let text = "is not in the unsplit tree";
                     report.fault(ids::FILES_DIFFER, entry.path(), text);
@@ -361,23 +389,32 @@ impl Pair {
         context: &Context<'_>,
         report: &mut Report,
     ) -> Result<(), Error> {
-        for root in self.roots.iter().filter(|root| root.is_dir()) {
-            let (databases, parsed) = (context.kernel_files, context.known());
-            let walk = Walk { prefix: root, databases, parsed, only: Only::All };
-            let content = match or_refused(walk.collect())? {
-                Ok(content) => content,
-                Err(found) => {
-                    report.findings.push(found);
-                    continue;
-                }
+        for SplitRoot { path: root, read } in self.roots.iter().filter(|root| root.path.is_dir()) {
+            let walked;
+            let entries: Vec<&Entry> = if let Some((member, prefix)) = read {
+                // Of an artifact that was asked for, this was reported.
+                let is_new = |found: &&Finding| !member.asked_for && found.file().starts_with(root);
+                report.findings.extend(member.tree.rejected.iter().filter(is_new).cloned());
+                let entries = member.tree.entries.iter();
+                entries.filter(|entry| *entry.origin.prefix == **prefix).collect()
+            } else {
+                let (databases, parsed) = (context.kernel_files, context.known());
+                let walk = Walk { prefix: root, databases, parsed, only: Only::All };
+                walked = match or_refused(walk.collect())? {
+                    Ok(content) => content,
+                    Err(found) => {
+                        report.findings.push(found);
+                        continue;
+                    }
+                };
+                walked.entries.iter().collect()
             };
-            for entry in content.entries {
-                let made = is_archive(&entry.path) || is_manifest(&entry.path);
-                let is_directory = matches!(entry.node, Node::Directory { .. });
-                let known = is_directory || made || expected.contains(&*entry.path);
-                if !known && is_wanted(&entry, context) {
+            for entry in entries.into_iter().filter(|entry| !entry.is_directory()) {
+                let Some(path) = entry.installed() else { continue };
+                let is_known = is_archive(path) || is_manifest(path) || expected.contains(path);
+                if !is_known && is_wanted(entry, context) {
                     let text = "is not in the unsplit tree";
-                    report.fault(ids::FILES_DIFFER, &root.join(entry.path), text);
+                    report.fault(ids::FILES_DIFFER, &root.join(path), text);
                 }
             }
         }

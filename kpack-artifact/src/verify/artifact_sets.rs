@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use kpack_core::Error;
-use kpack_split::input::Overlay;
+use kpack_split::input::{Overlay, or_refused};
 use kpack_split::verify::Surroundings;
 
 use crate::directories::{Siblings, find_artifacts, is_artifact};
@@ -87,17 +87,16 @@ impl Artifacts {
             };
             if set.is_split() {
                 // All prefixes of all artifacts are installed into one.
-                let prefixes = set.roots.iter().flat_map(|(root, _)| {
-                    let listed = manifest_txt::read(root).unwrap_or_default();
-                    listed.into_iter().map(move |prefix| root.join(prefix))
-                });
-                self.overlay.add(prefixes.collect());
-                let roots = set.roots.iter().map(|(root, _)| root.clone());
-                self.overlay.add(roots.collect());
+                let mut prefixes = Vec::new();
+                for (root, _) in &set.roots {
+                    prefixes.extend(listed(root)?.into_iter().map(|prefix| root.join(prefix)));
+                }
+                self.overlay.add(prefixes);
+                self.overlay.add(set.roots.iter().map(|(root, _)| root.clone()).collect());
             }
             self.sets.push(set);
         }
-        let prefixes = manifest_txt::read(&real).unwrap_or_default();
+        let prefixes = listed(&real)?;
         Ok(self.found.entry(real).or_insert(Found { prefixes, asked_for: None }))
     }
 
@@ -144,6 +143,11 @@ impl Surroundings for Artifacts {
             Some((artifact.to_owned(), artifact.join(prefix)))
         })
     }
+}
+
+/// The prefixes that an artifact lists; none if the list is damaged, which is reported when the artifact is read.
+fn listed(artifact: &Path) -> Result<Vec<String>, Error> {
+    Ok(or_refused(manifest_txt::read(artifact))?.unwrap_or_default())
 }
 
 fn resolved(path: &Path, action: &'static str) -> Result<PathBuf, Error> {

@@ -114,14 +114,14 @@ fn verify_all(
     files.verify(&found, progress, &mut report)?;
     files.unused_kernels(paths, &found, &mut report);
     let context = Context { files: &files, artifacts: &artifacts, kernel_files, original };
-    artifacts::verify(&context, &mut report)?;
+    let sets = artifacts::verify(&context, &mut report)?;
     for path in paths.iter().filter(|path| path.is_dir()) {
         if !artifacts.covers(path) {
             databases::verify(path, &context, &mut report)?;
         }
     }
     if let (Some(unsplit), [path]) = (&options.against, paths) {
-        against_tree::compare(path, unsplit, &context, &mut report)?;
+        against_tree::compare(path, unsplit, &sets, &context, &mut report)?;
     }
     for path in paths {
         nothing_checked(path, &mut report);

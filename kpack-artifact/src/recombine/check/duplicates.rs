@@ -49,8 +49,11 @@ fn duplicates(
     let mut said: Vec<Finding> = Vec::new();
     for TreeDifference { path, kind, text: Reason { text, details, .. } } in differences {
         let first = taken.entries.get(&**path);
-        let from = other.entries.get(&**path).or(first);
-        let from = from.map_or_else(|| other.root.join(path), |item| item.full().to_path_buf());
+        let from = other
+            .entries
+            .get(&**path)
+            .or(first)
+            .map_or_else(|| other.root.join(path), |item| item.full().to_path_buf());
         let first = first.map_or(&*taken.shard, |item| &*item.origin.tree);
         let (severity, what) = match kind {
             _ if is_strict => (Severity::Fault, String::new()),

@@ -32,7 +32,7 @@ impl Member {
             report.note(ids::MISSING_PREFIX, &root.join(list), text);
         }
         let mut seen = Seen::default();
-        for (.., item) in self.tree.in_prefixes() {
+        for (_, item) in self.tree.in_prefixes() {
             seen.add(item);
             match belongs(&self.role, item) {
                 Some(Misplaced::Wrong(text)) => {

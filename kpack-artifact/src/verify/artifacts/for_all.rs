@@ -128,8 +128,8 @@ fn promised(item: &Entry, options: &Options) -> Result<Vec<Promised>, Error> {
         return Ok(Vec::new());
     };
     let listed: Vec<String> = manifest.kpack_files.keys().cloned().collect();
-    let files = manifest.kpack_files.into_iter();
-    let files = files.filter(|(target, _)| options.wants(target, &listed));
+    let files =
+        manifest.kpack_files.into_iter().filter(|(target, _)| options.wants(target, &listed));
     let promised = files.filter_map(|(target, file)| {
         Some(Promised {
             target: target_names::exact(&target).filter(|t| t.processor().starts_with("gfx"))?,

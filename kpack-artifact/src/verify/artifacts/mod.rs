@@ -16,9 +16,15 @@ use crate::names::Role;
 use crate::tree::Tree;
 use kpack_tree::Parsed;
 
+/// The artifacts of a component that could be read.
+pub(super) type ReadSet<'a> = (&'a Set, Vec<Member>);
+
 /// Verifies the content of each artifact directory, and the artifacts of a component, or of
-/// neighbouring components, together.
-pub(super) fn verify(context: &Context<'_>, report: &mut Report) -> Result<(), Error> {
+/// neighbouring components, together. Returns what was read.
+pub(super) fn verify<'a>(
+    context: &Context<'a>,
+    report: &mut Report,
+) -> Result<Vec<ReadSet<'a>>, Error> {
     let (options, archives) = (context.files.options, &context.files.lookup.archives);
     let asked_for = |root: &Path| context.artifacts.asked_for(root);
     let is_asked_for = |set: &&Set| set.roots.iter().any(|(root, _)| asked_for(root).is_some());
@@ -53,7 +59,8 @@ pub(super) fn verify(context: &Context<'_>, report: &mut Report) -> Result<(), E
     contents.sort_by(|(a, _), (b, _)| a.cmp(b));
     report.extend(contents.into_iter().map(|(_, own)| own));
     report.extend(together);
-    set::owners(&read, report)
+    set::owners(&read, report)?;
+    Ok(read)
 }
 
 /// An artifact of a set, read.

@@ -26,12 +26,12 @@ pub(super) fn owners(sets: &[(&Set, Vec<Member>)], report: &mut Report) -> Resul
             let parent = set.roots.first().and_then(|(root, _)| root.parent());
             let place = parent.filter(|_| set.is_split()).unwrap_or(&tree.root);
             let may_share = has_groups && *role != Role::Generic;
-            let installed = tree.in_prefixes().map(|(at, path, item)| InstalledEntry {
+            let installed = tree.in_prefixes().map(|(at, item)| InstalledEntry {
                 at,
                 component: &set.component,
                 artifact: &tree.root,
                 may_share,
-                path,
+                path: &item.path,
                 content: if item.is_directory() {
                     EntryContent::Directory
                 } else {
