@@ -76,18 +76,18 @@ pub(super) fn without(item: &Entry, left_out: &BTreeSet<TargetId>) -> Result<Edi
 /// where it stays as it is.
 fn edits(item: &Entry, change: &dyn Fn(&Marker, usize) -> Option<Vec<u8>>) -> Result<Edits, Error> {
     let linked = item.linked()?;
-    let mut edits = BTreeMap::new();
+    let mut changed = BTreeMap::new();
     for group in linked.markers()? {
         for wrapper in &group.wrappers {
             let offset = wrapper.marker_offset;
-            if let btree_map::Entry::Vacant(new) = edits.entry(offset) {
+            if let btree_map::Entry::Vacant(new) = changed.entry(offset) {
                 let room = linked.marker_room(offset)?;
                 new.insert(change(&group.marker, room));
             }
         }
     }
-    let edits = edits.into_iter();
-    let mut edits = Edits::from_iter(edits.filter_map(|(offset, bytes)| Some((offset, bytes?))));
+    let mut edits: Edits =
+        changed.into_iter().filter_map(|(offset, bytes)| Some((offset, bytes?))).collect();
     if !edits.is_empty() {
         let renewed = linked.image.checksum_with(&edits);
         edits.extend(renewed.map_err(|e| Error::io(&linked.path, "read", e))?);

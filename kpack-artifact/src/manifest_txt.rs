@@ -118,19 +118,17 @@ pub fn walk_outside(
 ) -> impl Iterator<Item = Result<DirEntry, Error>> {
     let all: Vec<PathBuf> = prefixes.iter().map(|p| artifact.join(p)).collect();
     let above = all.clone();
-    let walk = walk(artifact)
+    let is_listed = move |entry: &DirEntry| {
+        let within = entry.path().strip_prefix(artifact);
+        let is_above = above.iter().any(|prefix| prefix.starts_with(entry.path()));
+        !within.is_ok_and(is_of_artifact) && !is_above
+    };
+    walk(artifact)
         .min_depth(1)
         .into_iter()
-        .filter_entry(move |entry| !all.iter().any(|prefix| entry.path() == prefix));
-    let walk = walk.map(|entry| entry.map_err(|error| walk_error(artifact, error)));
-    walk.filter(move |entry| {
-        entry.as_ref().map_or(true, |entry| {
-            let within = entry.path().strip_prefix(artifact);
-            let mut above = above.iter();
-            !within.is_ok_and(is_of_artifact)
-                && !above.any(|prefix| prefix.starts_with(entry.path()))
-        })
-    })
+        .filter_entry(move |entry| !all.iter().any(|prefix| entry.path() == prefix))
+        .map(|entry| entry.map_err(|error| walk_error(artifact, error)))
+        .filter(move |entry| entry.as_ref().map_or(true, &is_listed))
 }
 
 /// Whether a path in an artifact directory is the list of prefixes or kpack's mark, which are not

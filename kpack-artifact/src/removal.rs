@@ -240,8 +240,7 @@ impl Removal {
         let mut groups: BTreeMap<_, Vec<_>> = BTreeMap::new();
         let files = tree.entries.iter().filter(|entry| matches!(entry.node, Node::File { .. }));
         for entry in files {
-            let path = prefix.join(&entry.path);
-            let path = &*path;
+            let path = &*prefix.join(&entry.path);
             if is_manifest(path) {
                 self.manifests.push(path.to_owned());
             }

@@ -1,4 +1,5 @@
-//! The rules for a tree of artifacts, which split, recombine and verify share.
+//! What several artifacts may have together, by rules that split, recombine and verify share: no two files at one path,
+//! and no kernels without their host file.
 
 use std::collections::hash_map;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
@@ -81,8 +82,8 @@ pub(crate) fn conflicts<'a>(
             continue;
         }
         let (artifact, at) = (other.artifact.display(), entry.at.display());
-        let file = other.artifact.join(other.path);
-        let file = file.display();
+        let path = other.artifact.join(other.path);
+        let file = path.display();
         let text = match (is_one_artifact, is_one_component) {
             (true, _) => format!("is not the same as {file}, and both are installed as {at}"),
             (_, true) => format!("is in {artifact} as well; expected it in one artifact only"),

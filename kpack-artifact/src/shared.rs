@@ -149,9 +149,11 @@ fn bundle(path: &Path) -> Result<Result<Entries, String>, Error> {
     let damaged = |error| bundle_error(path, "", error);
     for code in read.code_objects(file, |_| true).map_err(damaged)? {
         let code = code.map_err(damaged)?;
-        let mut ids = read.entries.iter().filter(|entry| entry.size > 0);
-        let id = ids.find(|entry| entry.id.target() == Some(&code.target));
-        let id = id.map_or_else(String::new, |entry| entry.id.to_string());
+        let id = read
+            .entries
+            .iter()
+            .find(|entry| entry.size > 0 && entry.id.target() == Some(&code.target))
+            .map_or_else(String::new, |entry| entry.id.to_string());
         let key = Key::Text(code.target.to_string());
         let entry = (id.into_bytes(), code.bytes);
         if found.entries.get(&key).is_some_and(|known| *known != entry) {

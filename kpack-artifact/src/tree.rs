@@ -220,14 +220,12 @@ impl Tree {
     }
 
     pub(crate) fn about(&self, id: Id) -> impl Iterator<Item = &Finding> {
-        let observations = self.observations.iter();
-        observations.filter(move |found| found.id == id)
+        self.observations.iter().filter(move |found| found.id == id)
     }
 
     /// Adds what was `found` in a prefix, or with an empty prefix, what is in none.
     pub(crate) fn add(&mut self, prefix: &str, found: Found) {
-        let origin = Origin { tree: Arc::clone(&self.shard), prefix: prefix.into() };
-        let origin = Arc::new(origin);
+        let origin = Arc::new(Origin { tree: Arc::clone(&self.shard), prefix: prefix.into() });
         let entries = found.entries.into_iter().map(|entry| {
             let mut entry = entry.within(&self.root);
             entry.origin = Arc::clone(&origin);

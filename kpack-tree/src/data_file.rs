@@ -56,8 +56,7 @@ pub(super) fn is_package(path: &Path) -> bool {
 
 fn ends_in(path: &Path, extensions: &[&str]) -> bool {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_ascii_lowercase();
-    let name = uncompressed(&name);
-    extensions.iter().any(|end| stem(name, end).is_some())
+    extensions.iter().any(|end| stem(uncompressed(&name), end).is_some())
 }
 
 fn is_script(file: &File) -> io::Result<bool> {

@@ -129,9 +129,9 @@ pub const DATABASES: &[Database] = &[
         place: |inside| {
             let name = inside.last()?.strip_prefix("libdevice_conv_operations_")?;
             let stem = name.strip_suffix(".a")?;
-            let start = stem.match_indices("gfx").map(|(at, _)| at);
-            let mut start = start.filter(|at| *at == 0 || stem[..*at].ends_with('_'));
-            target_names::of_word(&stem[start.next()?..]).map(Place::Target)
+            let is_start = |at: &usize| *at == 0 || stem[..*at].ends_with('_');
+            let start = stem.match_indices("gfx").map(|(at, _)| at).find(is_start)?;
+            target_names::of_word(&stem[start..]).map(Place::Target)
         },
         ..DATABASE
     },
@@ -250,11 +250,11 @@ fn directories_at(root: &Path, names: &[&str], unlisted: &mut Vec<Error>) -> Vec
         let mut next = Vec::new();
         for above in found {
             if index > 0 {
-                let versions = list(&above).map_err(|error| unlisted.push(error));
+                let listed = list(&above).map_err(|error| unlisted.push(error));
                 let is_version = |path: &PathBuf| {
                     is_version(&path.file_name().unwrap_or_default().to_string_lossy())
                 };
-                let versions = versions.into_iter().flatten().filter(is_version);
+                let versions = listed.into_iter().flatten().filter(is_version);
                 next.extend(versions.map(|version| version.join(name)));
             }
             next.push(above.join(name));
@@ -340,14 +340,14 @@ impl Database {
         }
         let file = inside.last()?;
         let name = uncompressed(file);
-        let mut for_all = self.for_all.iter();
-        let for_all = match for_all.find(|(pattern, _)| matches_pattern(pattern, name)) {
+        match self.for_all.iter().find(|(pattern, _)| matches_pattern(pattern, name)) {
             // Compressed files are not read.
-            Some((_, ForAll::Merge(_))) if name != *file => ForAll::MustMatch(MustMatch::Fallback),
-            Some((_, how)) => *how,
-            None => return place,
-        };
-        Some(Place::ForAll(for_all))
+            Some((_, ForAll::Merge(_))) if name != *file => {
+                Some(Place::ForAll(ForAll::MustMatch(MustMatch::Fallback)))
+            }
+            Some((_, how)) => Some(Place::ForAll(*how)),
+            None => place,
+        }
     }
 }
 

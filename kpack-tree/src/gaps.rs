@@ -215,8 +215,8 @@ impl Directory<'_> {
             let own = file.processor();
             let mut missing: BTreeMap<Option<TargetId>, BTreeSet<String>> = BTreeMap::new();
             for name in file.code_objects() {
-                let target = target_names::only_in_file_name(name).map(|target| target.plain());
-                let target = own.clone().or(target);
+                let named = target_names::only_in_file_name(name).map(|target| target.plain());
+                let target = own.clone().or(named);
                 // That of another target may be in a package that is not installed.
                 let is_installed = target.as_ref().is_none_or(|t| self.targets.contains(t));
                 let stem = without_extension(name);
@@ -284,12 +284,16 @@ impl Directory<'_> {
 
     /// The variants of a processor that source kernels are built for, or the processor alone.
     fn built_for(&self, processor: &TargetId) -> BTreeSet<TargetId> {
-        let sources = self.files.iter().filter(|(name, _)| name.ends_with(".hsaco"));
-        let variants = sources.filter_map(|(_, file)| match &*file.class {
-            Class::Target { target, .. } if target.plain() == *processor => Some(target),
-            _ => None,
-        });
-        let mut variants: BTreeSet<TargetId> = variants.cloned().collect();
+        let mut variants: BTreeSet<TargetId> = self
+            .files
+            .iter()
+            .filter(|(name, _)| name.ends_with(".hsaco"))
+            .filter_map(|(_, file)| match &*file.class {
+                Class::Target { target, .. } if target.plain() == *processor => Some(target),
+                _ => None,
+            })
+            .cloned()
+            .collect();
         variants.remove(processor);
         if variants.is_empty() {
             variants.insert(processor.clone());

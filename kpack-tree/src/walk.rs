@@ -176,9 +176,9 @@ impl Walk<'_> {
     fn is_of_database(&self, found: &DirEntry) -> bool {
         let name = with_slashes(self.within(found));
         let kind = found.file_type();
-        let place = self.databases.recognise(&name);
         let inside = || self.databases.recognise(&format!("{name}/."));
-        let place = place.or_else(|| kind.is_symlink().then(inside).flatten());
+        let place =
+            self.databases.recognise(&name).or_else(|| kind.is_symlink().then(inside).flatten());
         kind.is_dir() || place.is_some_and(|(owner, _)| owner.is_selected())
     }
 

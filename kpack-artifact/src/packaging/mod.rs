@@ -87,11 +87,11 @@ impl Configuration {
     }
 
     fn parse(path: &Path, text: String) -> Result<Self, Error> {
-        let mut unknown = Vec::new();
+        let mut misspelled = Vec::new();
         let mut json = serde_json::Deserializer::from_str(&text);
-        let wire = serde_ignored::deserialize(&mut json, |key| unknown.push(keys(&key)));
-        let wire = wire.and_then(|wire: Wire| json.end().map(|()| wire));
-        let unknown: Vec<String> = unknown
+        let wire = serde_ignored::deserialize(&mut json, |key| misspelled.push(keys(&key)))
+            .and_then(|wire: Wire| json.end().map(|()| wire));
+        let unknown: Vec<String> = misspelled
             .into_iter()
             .map(|keys| {
                 let at: Vec<&str> = keys.iter().map(String::as_str).collect();
@@ -214,8 +214,9 @@ impl Configuration {
             for (index, text) in group.architectures.iter().enumerate() {
                 let index = index.to_string();
                 let at = [&at[..], &[&index]].concat();
-                let target = TargetId::family(text).map_or_else(|| spelling::read_target(text), Ok);
-                let target = target.map_err(|error| self.refuse(&at, error))?;
+                let target = TargetId::family(text)
+                    .map_or_else(|| spelling::read_target(text), Ok)
+                    .map_err(|error| self.refuse(&at, error))?;
                 if architectures.contains(&target) {
                     let text = format!("{target} is in group `{name}` already");
                     return Err(self.refuse(&at, text));

@@ -229,8 +229,9 @@ impl ManifestMerge {
     fn nothing_missing(&mut self, wanted: &dyn Fn(&str) -> bool) {
         let mut missing = Vec::new();
         for (path, targets) in &self.listed {
-            let there = self.modules.get(path);
-            let there = |target| there.is_some_and(|m| m.manifest.kpack_files.contains_key(target));
+            let module = self.modules.get(path);
+            let there =
+                |target| module.is_some_and(|m| m.manifest.kpack_files.contains_key(target));
             // An archive that does not match was reported already.
             let said = |target: &str| {
                 let ends = Vec::from_iter(archive_ends(target));
@@ -271,8 +272,8 @@ impl ManifestMerge {
 
 /// Why a code object of the archive at `path` cannot be read; `None` if all can be read.
 fn unreadable(path: &Path, archives: &Archives) -> Result<Option<String>, Error> {
-    let archive = archives.open(path)?;
-    let mut archive = lock(&archive);
+    let shared = archives.open(path)?;
+    let mut archive = lock(&shared);
     let toc = archive.toc().clone();
     for (kernel, targets) in &toc.kernels {
         for target in targets.keys() {

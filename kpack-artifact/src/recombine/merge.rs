@@ -61,20 +61,17 @@ pub(super) struct Merged {
 
 /// Plans the artifacts of a component.
 pub(super) fn merge(inputs: &Inputs<'_>) -> Result<Merged, Error> {
-    let (mut artifacts, mut findings) = (Vec::new(), Vec::new());
-    let mut trees = Vec::new();
+    let (mut artifacts, mut trees, mut findings) = (Vec::new(), Vec::new(), Vec::new());
     for (group, taken) in &inputs.groups {
-        let (artifact, tree, found) = of_group(inputs, group, taken)?;
-        findings.extend(found);
+        let (artifact, tree) = of_group(inputs, group, taken, &mut findings)?;
         if !artifact.targets.is_empty() {
             artifacts.push(artifact);
             trees.push(tree);
         }
     }
     // Without a generic artifact, which is an error already, nothing can be said of manifests.
-    if let Some((artifact, found)) = generic(inputs)? {
+    if let Some(artifact) = generic(inputs, &mut findings)? {
         artifacts.push(artifact);
-        findings.extend(found);
         findings.extend(add_manifests(inputs, &mut artifacts, &trees)?);
     }
     // The generic artifact is for the targets of all groups, be it for their databases alone.
@@ -112,10 +109,10 @@ fn of_group(
     inputs: &Inputs<'_>,
     group: &TargetGroup,
     taken: &BTreeSet<TargetId>,
-) -> Result<(Artifact, Tree, Vec<Finding>), Error> {
+    findings: &mut Vec<Finding>,
+) -> Result<(Artifact, Tree), Error> {
     let mut artifact = artifact(inputs, Some(group), Path::new(""))?;
     let mut all = Tree::empty("", Path::new(""));
-    let mut findings = Vec::new();
     for (target, trees) in inputs.device.iter().filter(|(target, _)| taken.contains(*target)) {
         // If several shards have it, the first one's is taken, and entries that only others have.
         let Some((first, others)) = trees.split_first() else {
@@ -148,16 +145,15 @@ fn of_group(
             all.entries.insert(item);
         }
     }
-    Ok((artifact, all, findings))
+    Ok((artifact, all))
 }
 
 /// The generic artifact: the first shard's, with what only others have of a target, and what is merged.
-fn generic(inputs: &Inputs<'_>) -> Result<Option<(Artifact, Vec<Finding>)>, Error> {
+fn generic(inputs: &Inputs<'_>, findings: &mut Vec<Finding>) -> Result<Option<Artifact>, Error> {
     let Some((first, others)) = inputs.generics.split_first() else {
         return Ok(None);
     };
     let tree = &first.tree;
-    let mut findings = Vec::new();
     let mut artifact = artifact(inputs, None, &tree.root)?;
     artifact.output.add_prefixes(&tree.prefixes);
     artifact.output.add_prefix_directories(tree);
@@ -168,8 +164,7 @@ fn generic(inputs: &Inputs<'_>) -> Result<Option<(Artifact, Vec<Finding>)>, Erro
     }
     findings.extend(tree.about(ids::UNREADABLE_DEVICE_CODE).cloned());
     let trees = Vec::from_iter(inputs.generics.iter().map(|generic| &generic.tree));
-    let (merged, found) = merge_shared(inputs.component, &trees)?;
-    findings.extend(found);
+    let merged = merge_shared(inputs.component, &trees, findings)?;
     let mut code_ids = MoreCodeIds::default();
     for (path, markers) in others.iter().flat_map(|other| &other.markers) {
         code_ids.collect(path, markers.clone());
@@ -207,7 +202,7 @@ fn generic(inputs: &Inputs<'_>) -> Result<Option<(Artifact, Vec<Finding>)>, Erro
         artifact.output.add_prefixes(&[item.origin.prefix.to_string()]);
         artifact.output.add(item);
     }
-    Ok(Some((artifact, findings)))
+    Ok(Some(artifact))
 }
 
 /// Gives each artifact the manifests of its kpacks.
@@ -259,38 +254,30 @@ impl MergedFile<'_> {
     }
 }
 
-struct ShardCopy<'a> {
-    item: &'a Entry,
-    entries: Entries,
-}
-
-/// The merged files, by path.
-type MergedFiles<'t> = BTreeMap<&'t Path, MergedFile<'t>>;
-
 /// Merges the shared files of the generic artifacts `trees`, so that each has the entries of all
-/// shards.
+/// shards. Returns them by path.
 fn merge_shared<'t>(
     component: Component<'_>,
     trees: &[&'t Tree],
-) -> Result<(MergedFiles<'t>, Vec<Finding>), Error> {
+    findings: &mut Vec<Finding>,
+) -> Result<BTreeMap<&'t Path, MergedFile<'t>>, Error> {
     let mut files: BTreeMap<&Path, Merge> = BTreeMap::new();
     for tree in trees {
         let entries = tree.entries.iter();
         files.extend(entries.filter_map(|item| Some((&*item.path, item.shared()?))));
     }
-    let (mut merged, mut findings) = (BTreeMap::new(), Vec::new());
+    let mut merged = BTreeMap::new();
     for (path, kind) in files {
         let items = Vec::from_iter(trees.iter().filter_map(|tree| tree.entries.get(path)));
         match copies(&items, kind)? {
             Ok(copies) => {
-                let (file, found) = merge_copies(component, &copies)?;
-                findings.extend(found);
+                let file = merge_copies(component, &copies, findings)?;
                 merged.extend(file.map(|file| (path, file)));
             }
-            Err(reason) => findings.extend(all_the_same(component, &items, &reason)?),
+            Err(reason) => all_the_same(component, &items, &reason, findings)?,
         }
     }
-    Ok((merged, findings))
+    Ok(merged)
 }
 
 /// The shards' copies of a shared file; or why one is not in the expected format, which makes
@@ -298,11 +285,11 @@ fn merge_shared<'t>(
 fn copies<'t>(
     items: &[&'t Entry],
     kind: Merge,
-) -> Result<Result<Vec<ShardCopy<'t>>, String>, Error> {
+) -> Result<Result<Vec<(&'t Entry, Entries)>, String>, Error> {
     let mut copies = Vec::new();
     for item in items {
         match Entries::read(item.full(), kind)? {
-            Ok(entries) => copies.push(ShardCopy { item, entries }),
+            Ok(entries) => copies.push((*item, entries)),
             Err(reason) => return Ok(Err(reason)),
         }
     }
@@ -314,15 +301,15 @@ fn all_the_same(
     component: Component<'_>,
     copies: &[&Entry],
     reason: &str,
-) -> Result<Vec<Finding>, Error> {
+    findings: &mut Vec<Finding>,
+) -> Result<(), Error> {
     let severity = if component.validation().verify_generic_artifacts_match {
         Severity::Fault
     } else {
         Severity::Warning
     };
-    let mut findings = Vec::new();
     let Some((first, others)) = copies.split_first() else {
-        return Ok(findings);
+        return Ok(());
     };
     for other in others {
         if let Some(explanation) = explain(first.full(), other.full())? {
@@ -333,20 +320,20 @@ fn all_the_same(
             findings.push(Finding::new(severity, ids::UNMERGEABLE_FILE, other.full(), text));
         }
     }
-    Ok(findings)
+    Ok(())
 }
 
 fn merge_copies<'t>(
     component: Component<'_>,
-    copies: &[ShardCopy<'t>],
-) -> Result<(Option<MergedFile<'t>>, Vec<Finding>), Error> {
-    let mut findings = Vec::new();
-    let Some((first, others)) = copies.split_first() else {
-        return Ok((None, findings));
+    copies: &[(&'t Entry, Entries)],
+    findings: &mut Vec<Finding>,
+) -> Result<Option<MergedFile<'t>>, Error> {
+    let Some(((first, entries), others)) = copies.split_first() else {
+        return Ok(None);
     };
-    let mut all = first.entries.clone();
-    for (index, copy) in others.iter().enumerate() {
-        let differ = all.merge(copy.entries.clone());
+    let mut all = entries.clone();
+    for (index, (item, entries)) in others.iter().enumerate() {
+        let differ = all.merge(entries.clone());
         if differ.is_empty() {
             continue;
         }
@@ -360,19 +347,18 @@ fn merge_copies<'t>(
             "its entries {} {} differ between shards {} and {}; {end}",
             all.noun(),
             list_some(differ, MOST_NAMES),
-            list(before.map(|copy| &copy.item.origin.tree)),
-            copy.item.origin.tree
+            list(before.map(|(item, _)| &item.origin.tree)),
+            item.origin.tree
         );
         let id = ids::DUPLICATE_DEVICE_CODE;
-        findings.push(Finding::new(severity, id, copy.item.full(), text));
+        findings.push(Finding::new(severity, id, item.full(), text));
     }
-    if let Some(whole) = copies.iter().find(|copy| copy.entries.same(&all)) {
-        let file = MergedFile { like: whole.item, bytes: None, shards: Vec::new() };
-        return Ok((Some(file), findings));
+    if let Some((like, _)) = copies.iter().find(|(_, entries)| entries.same(&all)) {
+        return Ok(Some(MergedFile { like, bytes: None, shards: Vec::new() }));
     }
-    let shards: Vec<String> = copies.iter().map(|copy| copy.item.origin.tree.to_string()).collect();
+    let shards: Vec<String> = copies.iter().map(|(item, _)| item.origin.tree.to_string()).collect();
     let text = format!("merged from the copies of {}", list(&shards));
-    findings.push(Finding::new(Severity::Note, ids::MERGED_FILE, first.item.full(), text));
-    let bytes = all.to_bytes().map_err(|e| Error::io(first.item.full(), "merge", e))?;
-    Ok((Some(MergedFile { like: first.item, bytes: Some(bytes), shards }), findings))
+    findings.push(Finding::new(Severity::Note, ids::MERGED_FILE, first.full(), text));
+    let bytes = all.to_bytes().map_err(|e| Error::io(first.full(), "merge", e))?;
+    Ok(Some(MergedFile { like: first, bytes: Some(bytes), shards }))
 }

@@ -85,8 +85,8 @@ pub(super) fn read(component: Component<'_>) -> Result<(Inputs<'_>, Vec<Finding>
     let (device, targets) = device_code(component, &mut findings)?;
     let databases = noted.unwrap_or_else(|| databases_in(device.values().flatten()));
     let generics = generics(component, &mut findings)?;
-    let groups = component.options.configuration.groups_of(component.name);
-    let mut groups = Vec::from_iter(groups.iter().map(|group| (group, BTreeSet::new())));
+    let configured = component.options.configuration.groups_of(component.name);
+    let mut groups = Vec::from_iter(configured.iter().map(|group| (group, BTreeSet::new())));
     let selections = component.selections();
     for target in targets.iter().flat_map(|(_, targets)| targets) {
         for position in Selection::groups_of(&selections, target) {

@@ -140,11 +140,11 @@ fn kernels_differ(
     };
     let (only_first, only_second) = (only(&ours, &theirs), only(&theirs, &ours));
     let summed = a.checksums.is_some() && b.checksums.is_some();
-    let differ = ours.iter().filter(|(key, sum)| {
-        let theirs = theirs.get(*key);
-        theirs.is_some_and(|theirs| theirs != *sum)
-    });
-    let differ: BTreeSet<String> = differ.map(|((kernel, _), _)| kernel.clone()).collect();
+    let differ: BTreeSet<String> = ours
+        .iter()
+        .filter(|(key, sum)| theirs.get(*key).is_some_and(|theirs| theirs != *sum))
+        .map(|((kernel, _), _)| kernel.clone())
+        .collect();
     let same_names = only_first.is_empty() && only_second.is_empty();
     if same_names && (!summed || differ.is_empty()) {
         if summed && a.group_name == b.group_name {

@@ -197,19 +197,22 @@ impl Pair<'_> {
     /// or below one of the two.
     fn has_nothing_in_common(&self, context: &Context<'_>) -> Option<String> {
         let content = context.original.prefixes.get(&self.unsplit)?;
-        let files = content.entries.iter().filter(|e| !matches!(e.node, Node::Directory { .. }));
-        let files = Vec::from_iter(files.map(|entry| &entry.path));
+        let files: Vec<_> = content
+            .entries
+            .iter()
+            .filter(|entry| !entry.is_directory())
+            .map(|entry| &entry.path)
+            .collect();
         let is_there = |path: &Path| !self.places(path).is_empty();
         if files.is_empty() || files.iter().any(|file| is_there(file)) {
             return None;
         }
         let below_original = files.iter().find_map(|file| {
-            let mut above =
+            let above =
                 Vec::from_iter(file.ancestors().skip(1).filter(|a| !a.as_os_str().is_empty()));
-            above.reverse();
-            let mut above = above.into_iter().take(DEEPEST);
-            let above = above.find(|above| file.strip_prefix(above).is_ok_and(is_there))?;
-            Some(self.unsplit.join(above))
+            let is_meant = |above: &&Path| file.strip_prefix(above).is_ok_and(is_there);
+            let meant = above.into_iter().rev().take(DEEPEST).find(is_meant)?;
+            Some(self.unsplit.join(meant))
         });
         let below_root = || {
             let mut directories = self

@@ -117,8 +117,8 @@ impl Artifacts {
 impl Surroundings for Artifacts {
     /// Whether `path` is in an artifact directory, or contains one.
     fn covers(&self, path: &Path) -> bool {
-        let real = path.canonicalize();
-        let real = real.as_deref().unwrap_or(path);
+        let canonical = path.canonicalize();
+        let real = canonical.as_deref().unwrap_or(path);
         let mut artifacts = self.found.keys();
         artifacts.any(|artifact| real.starts_with(artifact) || artifact.starts_with(real))
     }

@@ -64,9 +64,13 @@ impl Original {
             artifacts => artifacts.iter().map(PathBuf::as_path).collect(),
         };
         for artifact in roots {
-            let own = original.prefixes.iter().filter(|(prefix, _)| prefix.starts_with(artifact));
-            let files = own.flat_map(|(_, content)| &content.entries);
-            let files = Vec::from_iter(files.map(|file| file.clone().within(artifact)));
+            let files: Vec<_> = original
+                .prefixes
+                .iter()
+                .filter(|(prefix, _)| prefix.starts_with(artifact))
+                .flat_map(|(_, content)| &content.entries)
+                .map(|file| file.clone().within(artifact))
+                .collect();
             original.gaps.extend(gaps(files.iter()));
         }
         Ok(original)

@@ -48,13 +48,13 @@ fn duplicates(
     let shard = &*other.shard;
     let mut said: Vec<Finding> = Vec::new();
     for TreeDifference { path, kind, text: Reason { text, details, .. } } in differences {
-        let first = taken.entries.get(&**path);
+        let known = taken.entries.get(&**path);
         let from = other
             .entries
             .get(&**path)
-            .or(first)
+            .or(known)
             .map_or_else(|| other.root.join(path), |item| item.full().to_path_buf());
-        let first = first.map_or(&*taken.shard, |item| &*item.origin.tree);
+        let first = known.map_or(&*taken.shard, |item| &*item.origin.tree);
         let (severity, what) = match kind {
             _ if is_strict => (Severity::Fault, String::new()),
             DifferenceKind::OnlyFirst => continue,
