@@ -1,6 +1,7 @@
 //! An artifact directory as data: its entries, read once, and what belongs in it.
 
 use std::collections::{BTreeMap, BTreeSet};
+use std::mem;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -108,15 +109,13 @@ impl Tree {
         files.map(DirEntry::path)
     }
 
-    /// Changes some of the entries, but not their paths.
-    pub(crate) fn change(&mut self, which: impl Fn(&Entry) -> bool, change: impl Fn(&mut Entry)) {
-        let chosen = self.entries.iter().filter(|entry| which(entry));
-        for path in Vec::from_iter(chosen.map(|entry| entry.path.clone())) {
-            if let Some(mut entry) = self.entries.take(&*path) {
-                change(&mut entry);
-                self.entries.insert(entry);
-            }
-        }
+    /// Drops what library files name, which takes memory.
+    pub(crate) fn forget_libraries(&mut self) {
+        let without = |mut entry: Entry| {
+            entry.library = None;
+            entry
+        };
+        self.entries = mem::take(&mut self.entries).into_iter().map(without).collect();
     }
 
     /// Adds what is in none of the prefixes to the entries, with an empty prefix. It is not installed, and nobody knows

@@ -254,6 +254,9 @@ impl MergedFile<'_> {
     }
 }
 
+/// A shard's copy of a file for all targets.
+type ShardCopy<'t> = (&'t Entry, Entries);
+
 /// Merges the shared files of the generic artifacts `trees`, so that each has the entries of all
 /// shards. Returns them by path.
 fn merge_shared<'t>(
@@ -285,7 +288,7 @@ fn merge_shared<'t>(
 fn copies<'t>(
     items: &[&'t Entry],
     kind: Merge,
-) -> Result<Result<Vec<(&'t Entry, Entries)>, String>, Error> {
+) -> Result<Result<Vec<ShardCopy<'t>>, String>, Error> {
     let mut copies = Vec::new();
     for item in items {
         match Entries::read(item.full(), kind)? {
@@ -325,7 +328,7 @@ fn all_the_same(
 
 fn merge_copies<'t>(
     component: Component<'_>,
-    copies: &[(&'t Entry, Entries)],
+    copies: &[ShardCopy<'t>],
     findings: &mut Vec<Finding>,
 ) -> Result<Option<MergedFile<'t>>, Error> {
     let Some(((first, entries), others)) = copies.split_first() else {

@@ -14,7 +14,7 @@ use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::names::KernelName;
 
 use super::modules::Module;
-use super::plan::SplitPlan;
+use super::plan::ArtifactPlan;
 use super::report::{ArtifactReport, Report};
 use super::{Layout, Options};
 use crate::manifest_txt;
@@ -34,7 +34,7 @@ use kpack_split::split::{self, Budget, Compressed, Compression, DebugFiles, Pack
 /// Writes and publishes what is planned. `budget` limits the memory for code objects in flight, and may be shared.
 pub(super) fn apply(
     options: &Options,
-    mut plan: SplitPlan,
+    mut plan: ArtifactPlan,
     budget: &Budget,
     progress: &dyn Progress,
 ) -> Result<Report, Error> {
@@ -72,7 +72,7 @@ pub(super) fn apply(
 struct Work<'a> {
     options: &'a Options,
     debug_files: &'a DebugFiles,
-    plan: &'a SplitPlan,
+    plan: &'a ArtifactPlan,
     stage: &'a Stage,
     budget: &'a Budget,
     progress: &'a dyn Progress,
@@ -284,7 +284,7 @@ impl Work<'_> {
 }
 
 /// Refuses to replace host files with an empty generic artifact.
-fn refuse_loss(plan: &SplitPlan, stage: &Stage) -> Result<(), Error> {
+fn refuse_loss(plan: &ArtifactPlan, stage: &Stage) -> Result<(), Error> {
     let generic = plan.artifacts.get(&None).filter(|_| plan.artifacts.len() > 1);
     let Some(generic) = generic.filter(|generic| !generic.has_files()) else {
         return Ok(());
@@ -299,7 +299,7 @@ fn refuse_loss(plan: &SplitPlan, stage: &Stage) -> Result<(), Error> {
 }
 
 /// Names what an earlier run wrote for targets that there is nothing for now.
-fn report_stale(options: &Options, plan: &SplitPlan, report: &mut Report) -> Result<(), Error> {
+fn report_stale(options: &Options, plan: &ArtifactPlan, report: &mut Report) -> Result<(), Error> {
     for path in directories(&options.output_dir)? {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if let Some((prefix, Some(_))) = names::parse(&name)

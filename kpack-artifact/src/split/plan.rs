@@ -29,7 +29,7 @@ use kpack_tree::{Class, Entry, Node, Parsed, databases};
 const MOST_UNKNOWN: usize = 5;
 
 /// The split artifacts, before they are written.
-pub(super) struct SplitPlan {
+pub(super) struct ArtifactPlan {
     /// By processor; `None` is the generic one.
     pub(super) artifacts: BTreeMap<Option<TargetId>, Output>,
     /// What is split.
@@ -47,7 +47,7 @@ pub(super) struct Targets {
     left_out: BTreeSet<TargetId>,
 }
 
-impl SplitPlan {
+impl ArtifactPlan {
     /// How many bytes are read, device code as it is unpacked.
     pub(super) fn bytes(&self) -> u64 {
         let copied = self.artifacts.values().map(|output| output.copied);
@@ -59,7 +59,7 @@ impl SplitPlan {
 }
 
 /// Plans what becomes of what was read.
-pub(super) fn plan(options: &Options, mut contents: Contents) -> Result<SplitPlan, Error> {
+pub(super) fn plan(options: &Options, mut contents: Contents) -> Result<ArtifactPlan, Error> {
     let mut report = std::mem::take(&mut contents.report);
     report.device_code = !contents.found.is_empty();
     report.prefixes = contents.prefixes();
@@ -69,7 +69,7 @@ pub(super) fn plan(options: &Options, mut contents: Contents) -> Result<SplitPla
     report_gaps(&contents, &mut report)?;
     // Only the search for gaps needs what library files name.
     for (_, tree) in &mut contents.trees {
-        tree.change(|entry| entry.library.is_some(), |entry| entry.library = None);
+        tree.forget_libraries();
     }
     for module in &contents.modules {
         report_module(module, &targets, options, &mut report);
@@ -93,7 +93,7 @@ pub(super) fn plan(options: &Options, mut contents: Contents) -> Result<SplitPla
         report.warn(ids::CONFLICTING_FILES, path, format!("it {}", conflict.text));
     }
     report.device_code |= report.already_split + report.left_generic > 0;
-    Ok(SplitPlan { artifacts, modules, targets, report })
+    Ok(ArtifactPlan { artifacts, modules, targets, report })
 }
 
 /// Reports what becomes of a module's binaries.

@@ -58,7 +58,7 @@ pub(super) fn compare(
         };
         return artifact(unsplit, set, read, context, report);
     }
-    let artifacts = artifacts(unsplit)?;
+    let artifacts = &context.original.artifacts;
     if artifacts.is_empty() {
         let pair = Pair {
             unsplit: unsplit.to_owned(),
@@ -83,12 +83,12 @@ pub(super) fn compare(
         return Ok(());
     }
     for unsplit in artifacts {
-        let name = name(&unsplit);
+        let name = name(unsplit);
         match sets().find(|set| set.component == name) {
-            Some(set) => artifact(&unsplit, set, read, context, report)?,
+            Some(set) => artifact(unsplit, set, read, context, report)?,
             None => {
                 let text = format!("there is no split artifact {name}_generic");
-                report.fault(ids::MISSING_ARTIFACT, &unsplit, text);
+                report.fault(ids::MISSING_ARTIFACT, unsplit, text);
             }
         }
     }

@@ -15,6 +15,8 @@ use kpack_tree::{Class, DatabaseSelection, Only, Parsed, Tree, Walk};
 /// The unsplit original of a tree: the contents of its install prefixes, by directory.
 #[derive(Default)]
 pub(super) struct Original {
+    /// The artifact directories that it is: itself, or those in it; none for an install prefix.
+    pub(super) artifacts: Vec<PathBuf>,
     pub(super) prefixes: BTreeMap<PathBuf, Tree>,
     /// What its kernel databases lack, with paths in the prefix or the artifact.
     gaps: Vec<Gap>,
@@ -73,7 +75,7 @@ impl Original {
                 .collect();
             original.gaps.extend(gaps(files.iter()));
         }
-        Ok(original)
+        Ok(Self { artifacts, ..original })
     }
 
     pub(super) fn gaps(&self) -> impl Iterator<Item = &Gap> {
