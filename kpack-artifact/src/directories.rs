@@ -169,3 +169,60 @@ fn manifest_names(artifact: &Path) -> Result<Vec<String>, Error> {
     }
     Ok(names)
 }
+
+#[cfg(all(test, unix))]
+mod tests {
+    use std::fs;
+    use std::os::unix::fs::symlink;
+
+    use kpack_core::ids;
+    use kpack_core::publish::hidden;
+
+    use super::*;
+
+    #[test]
+    fn an_artifact_that_cannot_be_listed_has_no_role() {
+        let parent = tempfile::tempdir().unwrap();
+        let artifact = parent.path().join("blas_lib_instinct");
+        // A directory whose path is longer than paths may be.
+        let long = |top: &str| {
+            (0..12).fold(artifact.join(top), |path: PathBuf, _| path.join("n".repeat(200)))
+        };
+        fs::create_dir_all(long("deep")).unwrap();
+        fs::create_dir_all(long("deeper")).unwrap();
+        fs::write(artifact.join(manifest_txt::FILE_NAME), "").unwrap();
+        assert_eq!(role_of(&artifact).unwrap(), Role::Unsplit);
+        fs::rename(artifact.join("deeper"), long("deep").join("deeper")).unwrap();
+        for failed in [role_of(&artifact).map(drop), Siblings::read(parent.path()).map(drop)] {
+            assert_eq!(failed.unwrap_err().id(), ids::SYSTEM);
+        }
+    }
+
+    #[test]
+    fn a_list_that_cannot_be_read_makes_an_artifact_too() {
+        let parent = tempfile::tempdir().unwrap();
+        let leftover = hidden("blas_lib").into_string().unwrap();
+        for (name, list) in [
+            ("artifact", Some("missing/../list")),
+            ("loop", Some(manifest_txt::FILE_NAME)),
+            ("dangling", Some("nothing")),
+            ("none", None),
+            (&leftover, None),
+        ] {
+            let directory = parent.path().join(name);
+            fs::create_dir_all(directory.join("missing")).unwrap();
+            fs::write(directory.join("list"), "").unwrap();
+            if let Some(target) = list {
+                symlink(target, directory.join(manifest_txt::FILE_NAME)).unwrap();
+            }
+        }
+        let found = Listed::read(parent.path()).unwrap();
+        let names = |paths: &[PathBuf]| {
+            let names = paths.iter().map(|path| path.file_name().unwrap().to_str().unwrap());
+            names.collect::<Vec<_>>().join(" ")
+        };
+        assert_eq!(names(&found.artifacts), "artifact loop");
+        assert_eq!(names(&found.leftovers), leftover);
+        assert_eq!(names(&found.others), "dangling none");
+    }
+}
