@@ -53,15 +53,15 @@ fn as_text<S: serde::Serializer>(
     serializer.collect_seq(targets.iter().map(TargetId::to_string))
 }
 
-/// The artifacts of a component, and what was found when they were planned.
+/// The artifacts of a component, and what was found on the way.
 pub(super) struct Merged {
     pub(super) artifacts: Vec<Artifact>,
     pub(super) findings: Vec<Finding>,
 }
 
-/// Plans the artifacts of a component.
-pub(super) fn merge(inputs: &Inputs<'_>) -> Result<Merged, Error> {
-    let (mut artifacts, mut trees, mut findings) = (Vec::new(), Vec::new(), Vec::new());
+/// Plans the artifacts of a component, and adds to what was found when it was read and checked.
+pub(super) fn merge(inputs: &Inputs<'_>, mut findings: Vec<Finding>) -> Result<Merged, Error> {
+    let (mut artifacts, mut trees) = (Vec::new(), Vec::new());
     for (group, taken) in &inputs.groups {
         let (artifact, tree) = of_group(inputs, group, taken, &mut findings)?;
         if !artifact.targets.is_empty() {

@@ -106,14 +106,10 @@ pub fn plan(options: &Options, progress: &dyn Progress) -> Result<Recombination,
         parallel::map(&components, |name| {
             progress.file(Path::new(name));
             let component = Component { name, options, shards: &shards, archives: &archives };
-            let merged = || {
-                let (inputs, mut findings) = read(component)?;
+            let merged = read(component).and_then(|(inputs, mut findings)| {
                 findings.extend(check(&inputs)?);
-                let merged = merge(&inputs)?;
-                findings.extend(merged.findings);
-                Ok(Merged { findings, ..merged })
-            };
-            let merged = merged();
+                merge(&inputs, findings)
+            });
             progress.advance(1);
             (*name, merged)
         })

@@ -141,9 +141,9 @@ fn recombine(arguments: &Arguments, planned: &mut Recombination) -> Result<(), E
     if arguments.require_index {
         check_shards(shards_dir)?;
     }
-    let bar = Bar::new(COMPONENTS);
-    *planned = plan(&options, &bar)?;
-    bar.finish();
+    let components = Bar::new(COMPONENTS);
+    *planned = plan(&options, &components)?;
+    components.finish();
     for finding in &planned.findings {
         output::complain_finding(finding);
     }

@@ -265,8 +265,8 @@ fn print_batch(result: Result<BatchReport, Error>) -> Result<ExitCode, Error> {
     let mut total = format!("{} split", count(split, "artifact"));
     let mut problem = None;
     if let [first, ..] = failures[..] {
-        let names = failures.iter().map(|failure| &*failure.artifact_prefix);
-        let names = Vec::from_iter(names).join(", ");
+        let prefixes = failures.iter().map(|failure| &*failure.artifact_prefix);
+        let names = Vec::from_iter(prefixes).join(", ");
         let (failed, all) = (failures.len(), count(report.artifacts.len(), "artifact"));
         total += &format!(", {failed} failed: {names}");
         let (id, details) = (first.id, (*first.details).clone());

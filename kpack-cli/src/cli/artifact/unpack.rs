@@ -64,9 +64,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     options.flatten = arguments.flatten;
     options.jobs = arguments.jobs.unwrap_or(options.jobs);
     let bar = Bar::new(ALL);
-    let unpacked = unpack(&options, &bar);
+    let result = unpack(&options, &bar);
     bar.finish();
-    let unpacked = unpacked?;
+    let unpacked = result?;
     if print().json {
         output::json(&Summary { outcome: "unpacked", unpacked: &unpacked })?;
     } else if !print().quiet {
