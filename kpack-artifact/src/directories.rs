@@ -27,13 +27,13 @@ pub struct Siblings {
 
 /// The same, without their roles.
 #[derive(Default)]
-pub(crate) struct Listed {
+pub(crate) struct SiblingPaths {
     pub(crate) artifacts: Vec<PathBuf>,
     pub(crate) leftovers: Vec<PathBuf>,
     pub(crate) others: Vec<PathBuf>,
 }
 
-impl Listed {
+impl SiblingPaths {
     pub(crate) fn read(directory: &Path) -> Result<Self, Error> {
         let mut found = Self::default();
         for path in directories(directory)? {
@@ -92,7 +92,7 @@ impl Siblings {
     /// # Errors
     /// [`Error::Io`].
     pub fn read(directory: &Path) -> Result<Self, Error> {
-        let Listed { artifacts, leftovers, others } = Listed::read(directory)?;
+        let SiblingPaths { artifacts, leftovers, others } = SiblingPaths::read(directory)?;
         let with_role = artifacts.iter().map(|path| {
             let (component, role) = role(path, &artifacts)?;
             Ok((path.clone(), component, role))
@@ -216,7 +216,7 @@ mod tests {
                 symlink(target, directory.join(manifest_txt::FILE_NAME)).unwrap();
             }
         }
-        let found = Listed::read(parent.path()).unwrap();
+        let found = SiblingPaths::read(parent.path()).unwrap();
         let names = |paths: &[PathBuf]| {
             let names = paths.iter().map(|path| path.file_name().unwrap().to_str().unwrap());
             names.collect::<Vec<_>>().join(" ")

@@ -16,7 +16,7 @@ use kpack_core::platform::FileTypeExt;
 use kpack_core::{Error, Finding, Id, Severity, Spirv, ids};
 use kpack_split::input::or_refused;
 use kpack_tree::{
-    Class, DatabaseSelection, Entry, Node, Only, Origin, Parsed, Tree as Found, Walk,
+    Class, DatabaseSelection, Entry, Node, Only, Origin, Parsed, Tree as PrefixTree, Walk,
 };
 
 /// The targets that the artifact of a group has code for.
@@ -223,7 +223,7 @@ impl Tree {
     }
 
     /// Adds what was `found` in a prefix, or with an empty prefix, what is in none.
-    pub(crate) fn add(&mut self, prefix: &str, found: Found) {
+    pub(crate) fn add(&mut self, prefix: &str, found: PrefixTree) {
         let origin = Arc::new(Origin { tree: Arc::clone(&self.shard), prefix: prefix.into() });
         let entries = found.entries.into_iter().map(|entry| {
             let mut entry = entry.within(&self.root);

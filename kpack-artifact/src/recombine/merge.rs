@@ -54,13 +54,16 @@ fn as_text<S: serde::Serializer>(
 }
 
 /// The artifacts of a component, and what was found on the way.
-pub(super) struct Merged {
+pub(super) struct MergedComponent {
     pub(super) artifacts: Vec<Artifact>,
     pub(super) findings: Vec<Finding>,
 }
 
 /// Plans the artifacts of a component, and adds to what was found when it was read and checked.
-pub(super) fn merge(inputs: &Inputs<'_>, mut findings: Vec<Finding>) -> Result<Merged, Error> {
+pub(super) fn merge(
+    inputs: &Inputs<'_>,
+    mut findings: Vec<Finding>,
+) -> Result<MergedComponent, Error> {
     let (mut artifacts, mut trees) = (Vec::new(), Vec::new());
     for (group, taken) in &inputs.groups {
         let (artifact, tree) = of_group(inputs, group, taken, &mut findings)?;
@@ -84,7 +87,7 @@ pub(super) fn merge(inputs: &Inputs<'_>, mut findings: Vec<Finding>) -> Result<M
         artifact.shards.clone_from(&artifact.output.shards);
     }
     artifacts.sort_by(|a, b| a.name.cmp(&b.name));
-    Ok(Merged { artifacts, findings })
+    Ok(MergedComponent { artifacts, findings })
 }
 
 fn artifact(

@@ -2,7 +2,7 @@
 //! each group of targets.
 //!
 //! `shards` finds the artifacts. Each component then goes through three phases: `read` gives `Inputs`, `check` findings
-//! about them, and `merge` the planned artifacts, `Merged`. [`plan()`] does so for all components and looks at them
+//! about them, and `merge` the planned artifacts, `MergedComponent`. [`plan()`] does so for all components and looks at them
 //! `together`; it lists everything that is wrong. [`Recombination::apply`] writes every artifact under a hidden name, and renames them when
 //! all are complete.
 
@@ -29,7 +29,7 @@ use kpack_split::input::Archives;
 
 use crate::packaging::Configuration;
 use check::check;
-use merge::{Merged, merge};
+use merge::{MergedComponent, merge};
 use read::{Component, read};
 use shards::Shards;
 use together::together;
@@ -116,7 +116,7 @@ pub fn plan(options: &Options, progress: &dyn Progress) -> Result<Recombination,
     });
     let mut read = Vec::new();
     for (name, component) in planned {
-        let Merged { artifacts, findings } = match component {
+        let MergedComponent { artifacts, findings } = match component {
             Ok(merged) => {
                 read.push(name);
                 merged
@@ -132,7 +132,7 @@ pub fn plan(options: &Options, progress: &dyn Progress) -> Result<Recombination,
                     error => (options.shards_dir.clone(), Reason::from(&error)),
                 };
                 let finding = Finding::new(Severity::Fault, id, path, text);
-                Merged { artifacts: Vec::new(), findings: vec![finding] }
+                MergedComponent { artifacts: Vec::new(), findings: vec![finding] }
             }
         };
         if findings.iter().any(is_error) {

@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::shards::Shards;
 use super::{Artifact, Concerning, Finding, Options, Severity};
-use crate::directories::Listed;
+use crate::directories::SiblingPaths;
 use crate::names;
 use crate::rules::conflicts;
 use kpack_core::publish::hidden;
@@ -99,7 +99,7 @@ fn stale(
     if !output.is_dir() {
         return Ok(Vec::new());
     }
-    let listed = Listed::read(output)?;
+    let listed = SiblingPaths::read(output)?;
     let there: BTreeMap<&str, &PathBuf> = listed
         .artifacts
         .iter()

@@ -79,7 +79,7 @@ struct Work<'a> {
 }
 
 /// What was written for a module besides its host binaries.
-struct Written {
+struct WrittenModule {
     findings: Vec<Finding>,
     archives: Vec<ArchiveReport>,
     /// The size of its manifest, if it has one.
@@ -99,7 +99,7 @@ impl Work<'_> {
     }
 
     /// Splits a module, and writes its host binaries, whose markers depend on its device code.
-    fn module(&self, module: &Module) -> Result<Written, Error> {
+    fn module(&self, module: &Module) -> Result<WrittenModule, Error> {
         let Compressed { archives, debug } = self.compress(module)?;
         let input = self.options.artifact_dir.join(&module.prefix);
         let mut findings = debug.findings(&self.options.storage.debug, &input);
@@ -122,7 +122,7 @@ impl Work<'_> {
             // kept: a list of this one's archives would be wrong.
             Layout::Artifact => None,
         };
-        Ok(Written { findings, archives: written, manifest })
+        Ok(WrittenModule { findings, archives: written, manifest })
     }
 
     /// Writes the manifest of a module with these new archives. Returns its size. Without archives, it says
@@ -249,7 +249,7 @@ impl Work<'_> {
     }
 
     /// Finishes each artifact, and reports what it has.
-    fn finish(&self, written: Vec<Written>, report: &mut Report) -> Result<(), Error> {
+    fn finish(&self, written: Vec<WrittenModule>, report: &mut Report) -> Result<(), Error> {
         for (target, output) in &self.plan.artifacts {
             let (files, size) = writer::finish(self.stage, output)?;
             let path = self.stage.output(&output.name);

@@ -33,7 +33,7 @@ pub(super) struct Contents {
     /// What is to be split.
     pub(super) modules: Vec<Module>,
     /// The manifests of what was split before.
-    pub(super) manifests: Vec<Listed>,
+    pub(super) manifests: Vec<InputManifest>,
     /// The targets that there is something for, and a file that has or names it.
     pub(super) found: BTreeMap<TargetId, PathBuf>,
     /// What is known of the result so far.
@@ -41,7 +41,7 @@ pub(super) struct Contents {
 }
 
 /// A manifest of the input.
-pub(super) struct Listed {
+pub(super) struct InputManifest {
     pub(super) from: PathBuf,
     pub(super) manifest: Manifest,
 }
@@ -289,7 +289,7 @@ fn refuse_uninstalled(trees: &Trees, report: &mut Report) -> Result<(), Error> {
 fn found(
     trees: &Trees,
     modules: &[Module],
-    manifests: &[Listed],
+    manifests: &[InputManifest],
     options: &Options,
 ) -> BTreeMap<TargetId, PathBuf> {
     let mut found = BTreeMap::new();
@@ -338,7 +338,7 @@ fn size_before(trees: &Trees) -> u64 {
 }
 
 /// The manifests in the input. An unreadable one is copied like any other file.
-fn manifests(trees: &Trees, report: &mut Report) -> Result<Vec<Listed>, Error> {
+fn manifests(trees: &Trees, report: &mut Report) -> Result<Vec<InputManifest>, Error> {
     let mut manifests = Vec::new();
     for (owner, item) in entries(trees) {
         let is_listed = owner.is_some() || !item.origin.prefix.is_empty();
@@ -347,7 +347,7 @@ fn manifests(trees: &Trees, report: &mut Report) -> Result<Vec<Listed>, Error> {
         }
         let from = item.full().to_path_buf();
         match or_refused(read_manifest(&from))? {
-            Ok(manifest) => manifests.push(Listed { from, manifest }),
+            Ok(manifest) => manifests.push(InputManifest { from, manifest }),
             Err(found) => {
                 let text = format!("copied unchanged: {}", found.text);
                 report.warn(found.id, found.file(), text);

@@ -157,14 +157,14 @@ impl ModuleBinary {
 }
 
 /// A fat binary, with all of its names in the install prefix.
-struct Named<'a> {
+struct NamedBinary<'a> {
     prefix: String,
     item: &'a Entry,
     files: Vec<(PathBuf, PathBuf)>,
     names: Vec<LocatedBinary>,
 }
 
-impl Named<'_> {
+impl NamedBinary<'_> {
     /// The binary, with the plan of its host binary.
     fn planned(
         self,
@@ -190,8 +190,8 @@ impl Named<'_> {
 }
 
 /// The binaries that fat files are names of.
-fn names<'a>(tree: &Tree, fat: &[&'a Entry]) -> Result<Vec<Named<'a>>, Error> {
-    let mut binaries: Vec<Named<'a>> = Vec::new();
+fn names<'a>(tree: &Tree, fat: &[&'a Entry]) -> Result<Vec<NamedBinary<'a>>, Error> {
+    let mut binaries: Vec<NamedBinary<'a>> = Vec::new();
     let mut inodes = HashMap::new();
     for item in fat {
         let path = &item.path;
@@ -207,7 +207,7 @@ fn names<'a>(tree: &Tree, fat: &[&'a Entry]) -> Result<Vec<Named<'a>>, Error> {
                 known.names.push(located);
                 known.files.push(file);
             }
-            None => binaries.push(Named {
+            None => binaries.push(NamedBinary {
                 prefix: prefix.to_owned(),
                 item,
                 files: vec![file],

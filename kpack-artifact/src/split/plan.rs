@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use kpack_format::manifest::Manifest;
 use kpack_format::{Selection, TargetId};
 
-use super::contents::{Contents, Listed};
+use super::contents::{Contents, InputManifest};
 use super::modules::{Module, ModuleBinary};
 use super::report::Report;
 use super::{Options, Unknown};
@@ -395,7 +395,7 @@ fn written_anew<'m>(module: &'m Module, targets: &Targets) -> impl Iterator<Item
 
 /// The new bytes of a manifest; `None` if everything in it is kept. An empty list is kept as well: it tells that
 /// no archives are expected.
-fn rewritten(listed: &Listed, targets: &Targets) -> Option<Vec<u8>> {
+fn rewritten(listed: &InputManifest, targets: &Targets) -> Option<Vec<u8>> {
     let mut manifest = listed.manifest.clone();
     targets.retain(&mut manifest);
     let is_changed = manifest.kpack_files.len() != listed.manifest.kpack_files.len();

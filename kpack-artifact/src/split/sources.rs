@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use kpack_format::TargetId;
 
 use super::Options;
-use crate::directories::{Listed, role_of};
+use crate::directories::{SiblingPaths, role_of};
 use crate::names::Role;
 use crate::{manifest_txt, names};
 use kpack_core::Error;
@@ -60,7 +60,7 @@ pub(super) fn in_parent(
             parent.display()
         )));
     }
-    let listed = Listed::read(parent)?;
+    let listed = SiblingPaths::read(parent)?;
     findings.extend(
         listed.leftovers.into_iter().map(|path| {
             Finding::new(Severity::Note, ids::LEFTOVER, path, leftover::TEXT.to_owned())

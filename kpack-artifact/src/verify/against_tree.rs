@@ -9,7 +9,7 @@ use kpack_format::names::{is_archive, is_manifest};
 
 use super::Context;
 use super::Report;
-use super::artifact_sets::Set;
+use super::artifact_sets::ArtifactSet;
 use super::artifacts::{Member, ReadSet};
 use super::original::artifacts;
 use crate::compare::{Difference, entry_differences, same_bytes};
@@ -115,7 +115,7 @@ fn no_artifact_in_common(path: &Path) -> Result<String, Error> {
 
 fn artifact(
     unsplit: &Path,
-    set: &Set,
+    set: &ArtifactSet,
     read: &[ReadSet<'_>],
     context: &Context<'_>,
     report: &mut Report,

@@ -16,16 +16,16 @@ use crate::names::Role;
 #[derive(Default)]
 pub(super) struct Artifacts {
     /// By path, with symbolic links resolved.
-    found: BTreeMap<PathBuf, Found>,
+    found: BTreeMap<PathBuf, FoundArtifact>,
     overlay: Overlay,
     /// Every set of artifacts of one component.
-    pub(super) sets: Vec<Set>,
+    pub(super) sets: Vec<ArtifactSet>,
     /// The artifacts in each parent directory.
     siblings: BTreeMap<PathBuf, Siblings>,
 }
 
 #[derive(Default)]
-struct Found {
+struct FoundArtifact {
     /// The path as found, for messages; `None` if only a file in it is verified.
     asked_for: Option<PathBuf>,
     /// Its install prefixes; none if the list is damaged.
@@ -33,13 +33,13 @@ struct Found {
 }
 
 /// The artifacts of one component, which are installed over each other; or one unsplit artifact.
-pub(super) struct Set {
+pub(super) struct ArtifactSet {
     pub(super) component: String,
     /// The resolved paths, the generic artifact first.
     pub(super) roots: Vec<(PathBuf, Role)>,
 }
 
-impl Set {
+impl ArtifactSet {
     pub(super) fn is_split(&self) -> bool {
         self.roots.iter().all(|(_, role)| *role != Role::Unsplit)
     }
@@ -65,7 +65,7 @@ impl Artifacts {
     }
 
     /// Adds the artifact directory `real`, with those of its component.
-    fn add(&mut self, real: PathBuf) -> Result<&mut Found, Error> {
+    fn add(&mut self, real: PathBuf) -> Result<&mut FoundArtifact, Error> {
         let parent = real.parent().unwrap_or(Path::new("/")).to_owned();
         if !self.siblings.contains_key(&parent) {
             let siblings = Siblings::read(&parent)?;
@@ -77,10 +77,10 @@ impl Artifacts {
             let own = siblings.artifacts.iter().find(|(path, ..)| *path == real);
             let set = match own {
                 Some((_, component, role)) if *role != Role::Unsplit => {
-                    Set { component: component.clone(), roots: siblings.of(component) }
+                    ArtifactSet { component: component.clone(), roots: siblings.of(component) }
                 }
                 // It may be hidden.
-                own => Set {
+                own => ArtifactSet {
                     component: own.map_or_else(String::new, |(_, name, _)| name.clone()),
                     roots: vec![(real.clone(), Role::Unsplit)],
                 },
@@ -97,14 +97,14 @@ impl Artifacts {
             self.sets.push(set);
         }
         let prefixes = listed(&real)?;
-        Ok(self.found.entry(real).or_insert(Found { prefixes, asked_for: None }))
+        Ok(self.found.entry(real).or_insert(FoundArtifact { prefixes, asked_for: None }))
     }
 
     pub(super) fn overlay(&self) -> &Overlay {
         &self.overlay
     }
 
-    pub(super) fn split_sets(&self) -> impl Iterator<Item = &Set> + Clone {
+    pub(super) fn split_sets(&self) -> impl Iterator<Item = &ArtifactSet> + Clone {
         self.sets.iter().filter(|set| set.is_split())
     }
 

@@ -11,7 +11,7 @@ use crate::names::Role;
 use crate::shared::Entries;
 use crate::verify::Options;
 use crate::verify::Report;
-use crate::verify::artifact_sets::Set;
+use crate::verify::artifact_sets::ArtifactSet;
 use kpack_core::words::list;
 use kpack_core::{Error, ids};
 use kpack_split::input::{or_refused, read_manifest};
@@ -26,7 +26,7 @@ struct Promised {
     archive: PathBuf,
 }
 
-impl Set {
+impl ArtifactSet {
     /// Checks that each file for all targets has an entry for every target that the manifests of
     /// its prefix list.
     pub(super) fn files_for_all(

@@ -11,13 +11,13 @@ use kpack_core::parallel;
 
 use super::Context;
 use super::Report;
-use super::artifact_sets::Set;
+use super::artifact_sets::ArtifactSet;
 use crate::names::Role;
 use crate::tree::Tree;
 use kpack_tree::Parsed;
 
 /// The artifacts of a component that could be read.
-pub(super) type ReadSet<'a> = (&'a Set, Vec<Member>);
+pub(super) type ReadSet<'a> = (&'a ArtifactSet, Vec<Member>);
 
 /// Verifies the content of each artifact directory, and the artifacts of a component, or of
 /// neighbouring components, together. Returns what was read.
@@ -27,8 +27,9 @@ pub(super) fn verify<'a>(
 ) -> Result<Vec<ReadSet<'a>>, Error> {
     let (options, archives) = (context.files.options, &context.files.lookup.archives);
     let asked_for = |root: &Path| context.artifacts.asked_for(root);
-    let is_asked_for = |set: &&Set| set.roots.iter().any(|(root, _)| asked_for(root).is_some());
-    let sets: Vec<&Set> = context.artifacts.sets.iter().filter(is_asked_for).collect();
+    let is_asked_for =
+        |set: &&ArtifactSet| set.roots.iter().any(|(root, _)| asked_for(root).is_some());
+    let sets: Vec<&ArtifactSet> = context.artifacts.sets.iter().filter(is_asked_for).collect();
     let mut contents = Vec::new();
     let (mut read, mut together) = (Vec::new(), Vec::new());
     for (set, members, own, of_set) in parallel::try_map(sets, |set| {
@@ -73,7 +74,7 @@ pub(super) struct Member {
 impl Member {
     /// Reads the artifact at `path`; if that fails, returns the report of the fault.
     pub(super) fn read(
-        set: &Set,
+        set: &ArtifactSet,
         role: &Role,
         root: &Path,
         path: Option<&Path>,

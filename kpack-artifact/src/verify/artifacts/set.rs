@@ -9,7 +9,7 @@ use crate::names::{self, Role};
 use crate::rules::{EntryContent, HostFault, InstalledEntry, conflicts, kernels_without_host};
 use crate::verify::Context;
 use crate::verify::Report;
-use crate::verify::artifact_sets::Set;
+use crate::verify::artifact_sets::ArtifactSet;
 use crate::verify::databases;
 use kpack_core::{Error, ids};
 use kpack_split::input::{Archives, or_refused};
@@ -17,7 +17,10 @@ use kpack_split::verify::without_host;
 use kpack_tree::gaps::gaps;
 
 /// Checks that no path is installed by two artifacts of one directory.
-pub(super) fn owners(sets: &[(&Set, Vec<Member>)], report: &mut Report) -> Result<(), Error> {
+pub(super) fn owners(
+    sets: &[(&ArtifactSet, Vec<Member>)],
+    report: &mut Report,
+) -> Result<(), Error> {
     let mut places: BTreeMap<&Path, Vec<_>> = BTreeMap::new();
     for (set, members) in sets {
         let has_groups = members.iter().any(|member| member.role == Role::Group);
@@ -54,7 +57,7 @@ pub(super) fn owners(sets: &[(&Set, Vec<Member>)], report: &mut Report) -> Resul
     Ok(())
 }
 
-impl Set {
+impl ArtifactSet {
     /// Checks that the kernel databases of the artifacts, installed together, lack nothing.
     pub(super) fn databases(&self, members: &[Member], context: &Context<'_>, report: &mut Report) {
         let asked_for: Vec<&Path> = members
