@@ -1,7 +1,6 @@
 //! An artifact directory as data: its entries, read once, and what belongs in it.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::mem;
 use std::ops::Bound;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -111,11 +110,13 @@ impl Tree {
 
     /// Drops what library files name, which takes memory.
     pub(crate) fn forget_libraries(&mut self) {
-        let without = |mut entry: Entry| {
-            entry.library = None;
-            entry
-        };
-        self.entries = mem::take(&mut self.entries).into_iter().map(without).collect();
+        let libraries = self.entries.iter().filter(|entry| entry.library.is_some());
+        for path in Vec::from_iter(libraries.map(|entry| entry.path.clone())) {
+            if let Some(mut entry) = self.entries.take(&*path) {
+                entry.library = None;
+                self.entries.insert(entry);
+            }
+        }
     }
 
     /// Adds what is in none of the prefixes to the entries, with an empty prefix. It is not installed, and nobody knows
