@@ -210,9 +210,32 @@ mod tests {
         ] {
             assert_eq!(masked(url), expected);
         }
-        for url in ["C://u:s3cr3t@h/", r"C:\\u:s3cr3t@h", r"\\u:s3cr3t@h\a", "ab:/u@h"] {
+        // Programs read these in different ways, or nobody can read them.
+        for url in [
+            "C://u:s3cr3t@h/",
+            r"C:\\u:s3cr3t@h",
+            r"\\u:s3cr3t@h\a",
+            "ab:/u@h",
+            "//user:s3cr3t@host.invalid/simple",
+            "https:\\\\user:s3cr3t@host.invalid/simple",
+            "https:/\\user:s3cr3t@host.invalid/simple",
+            "https:user:s3cr3t@host.invalid/simple",
+            "https:///user:s3cr3t@host.invalid/simple",
+            "user:s3cr3t@host.invalid/simple",
+            "host.invalid/simple?token=s3cr3t",
+            "https//user:s3cr3t@host.invalid/simple",
+            "https://host.invalid\\@user:s3cr3t@host.invalid/simple",
+            "https://user:s3cr3t@host.invalid:port/simple",
+            "https://user:s3cr3t%40host.invalid/simple",
+            "https://user:s3cr3t\u{ff20}host.invalid/simple",
+            "git+https://user:s3cr3t@host.invalid/simple",
+            "file://user:s3cr3t@host.invalid/a/x.whl",
+            "file:////user:s3cr3t@host.invalid/a/x.whl",
+            " https://user:s3cr3t@host.invalid/simple",
+            "https://host.invalid/simple https://user:s3cr3t@host.invalid/simple",
+        ] {
             let shown = masked(url);
-            assert!(shown.contains(MASK) && !shown.contains("s3cr3t"), "{shown}");
+            assert!(shown.contains(MASK) && !shown.contains("s3cr3t"), "{url:?}: {shown}");
         }
     }
 }

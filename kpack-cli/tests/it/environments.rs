@@ -11,10 +11,8 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::sync::{Arc, LazyLock, Mutex, OnceLock};
 
-use kpack_doctor::{Options, examine};
-use kpack_split::install::{InstallOptions, install};
 use kpack_tests::apt;
-use kpack_tests::fixture::{FatLibrary, Storage, Wheel, code, rocm_split, stub_library};
+use kpack_tests::fixture::{FatLibrary, Storage, Wheel, code, stub_library};
 use kpack_tests::package_root::PackageRoot;
 use kpack_tests::process::{self, copy, run};
 use kpack_tests::require;
@@ -22,9 +20,11 @@ use kpack_tests::sha256;
 use kpack_tests::tree::{self, Tree, copy_file, write};
 use walkdir::WalkDir;
 
+use crate::by_hand::{
+    ARCHIVE, TARGETS, by_hand, for_gfx1100, of_library, of_package, split, split_for_packages,
+};
 use crate::command::{NOBODY, for_every_user, kpack, said};
 
-const TARGETS: [&str; 3] = ["gfx1100", "gfx942", "gfx1030"];
 const FAMILY: &str = "gfx110x";
 /// The versions of ROCm with the versions of torch that are built for them.
 const RELEASES: [(&str, &str); 3] = [
@@ -601,19 +601,10 @@ fn stub(directory: &Path, name: &str, code: &str, needed: &[&str]) -> Vec<u8> {
 }
 
 /// The files of a library `lib/NAME` that ROCm's tool split, below `directory`: the library, and an archive per target.
-fn split(directory: &Path, name: &str, needed: Option<&Path>) -> Vec<(String, Vec<u8>)> {
-    fs::create_dir_all(directory.join("lib")).unwrap();
-    let codes = TARGETS.map(|target| code(target, "add"));
-    let mut library = FatLibrary::new().wrapper(Storage::Plain, codes);
-    if let Some(needed) = needed {
-        library = library.flag("-Wl,--no-as-needed").flag(needed);
-    }
-    let file = format!("lib/{name}");
-    library.build(&directory.join(&file)).unwrap();
-    rocm_split(&library, directory, &file, "all").unwrap();
+fn split_files(directory: &Path, name: &str, needed: Option<&Path>) -> Vec<(String, Vec<u8>)> {
+    split(directory, name, needed);
     let entries = WalkDir::new(directory).into_iter().map(|entry| entry.unwrap());
-    let files = entries.filter(|entry| entry.file_type().is_file());
-    let files = files.map(|entry| {
+    let files = entries.filter(|entry| entry.file_type().is_file()).map(|entry| {
         let name = entry.path().strip_prefix(directory).unwrap().to_str().unwrap().to_owned();
         (name, fs::read(entry.path()).unwrap())
     });
@@ -638,9 +629,10 @@ fn build_wheels(root: &Path) {
     let hip = "int kpack_load_code_object(void);\nint (*loads)(void) = kpack_load_code_object;";
     let runtime = stub(&stubs, HIP, hip, &["librocm_kpack.so.0"]);
     for (rocm, torch) in RELEASES {
-        let blas = split(&root.join(format!("blas-{rocm}")), "librocblas.so.5", None);
+        let blas = split_files(&root.join(format!("blas-{rocm}")), "librocblas.so.5", None);
         let needed = stubs.join(HIP);
-        let libtorch = split(&root.join(format!("torch-{rocm}")), "libtorch_hip.so", Some(&needed));
+        let libtorch =
+            split_files(&root.join(format!("torch-{rocm}")), "libtorch_hip.so", Some(&needed));
         let mut meta = Wheel::new(&name("rocm", rocm))
             .member("rocm_marker.py", "")
             .field("Requires-Dist", &format!("rocm-sdk-core=={rocm}"))
@@ -701,7 +693,7 @@ fn build_wheels(root: &Path) {
         let name_of_runtime = "libamdhip64-00ca863d.so.7.14";
         stub(&libraries, name_of_runtime, code, &needed[..usize::from(!code.is_empty())]);
         let needed = libraries.join(name_of_runtime);
-        let vec = split(&root.join(format!("vec-{version}")), "libvec.so", Some(&needed));
+        let vec = split_files(&root.join(format!("vec-{version}")), "libvec.so", Some(&needed));
         let mut host = Wheel::new(&name("vec", version))
             .field("Requires-Dist", "rocm-sdk-windows==1; sys_platform == 'win32'")
             .field("Requires-Dist", "rocm-sdk-old==1; python_version < '3'");
@@ -1089,35 +1081,6 @@ fn environments_of_uv() {
     }
 }
 
-/// What the doctor says first of all about a library in a root of packages: its ID and its command; `None` if code loads.
-pub(crate) fn of_package(root: &Path, gpu: &str) -> Option<(String, String)> {
-    of_library(root, "usr/lib/libvec.so", gpu)
-}
-
-fn of_library(root: &Path, library: &str, gpu: &str) -> Option<(String, String)> {
-    let mut options = Options::default();
-    options.targets = vec![gpu.parse().unwrap()];
-    options.system = root.to_owned();
-    let report = examine(&[root.join(library)], &options).unwrap();
-    if report.loads == Some(true) {
-        return None;
-    }
-    let cause = report.cause().unwrap();
-    let command = cause.remedy.as_ref().map(|remedy| remedy.command.clone());
-    Some((cause.finding.id.as_str().to_owned(), command.unwrap_or_default()))
-}
-
-/// A library that kpack split, for two GPUs, below `usr` in this directory.
-pub(crate) fn split_for_packages(directory: &Path) {
-    let codes = ["gfx1100", "gfx942"].map(|target| code(target, "add"));
-    let library = FatLibrary::new().wrapper(Storage::Plain, codes);
-    library.build(&directory.join("usr/lib/libvec.so")).unwrap();
-    let options = InstallOptions::new(directory.join("usr"), "vec", ["lib/libvec.so"]);
-    install(&options, &()).unwrap();
-}
-
-pub(crate) const ARCHIVE: &str = "usr/lib/.kpack/vec_lib_gfx1100.kpack";
-
 /// Given packages that dpkg installed, without the one for the GPU, or with one whose archive was deleted, then the doctor
 /// names the package and its version. With that installed, code loads.
 #[test]
@@ -1319,59 +1282,6 @@ fn packages_of_rpm() {
     assert_eq!(found().unwrap().0, "missing-archive");
 }
 
-/// Given a prefix of conda, when a package in it has no code for a GPU, or its archive is gone, then the doctor names the
-/// package with its version and build, and no command. What hostile metadata lists belongs to nobody.
-#[test]
-fn packages_of_conda() {
-    let tree = Tree::new();
-    split(&tree.path("prefix"), "libvec.so", None);
-    let archive = "lib/.kpack/all_gfx942.kpack";
-    fs::create_dir_all(tree.path("prefix/conda-meta")).unwrap();
-    let meta = |name: &str, text: &str| {
-        fs::write(tree.path(&format!("prefix/conda-meta/{name}.json")), text).unwrap();
-    };
-    let package = |name: &str, build: &str, files: &[&str]| {
-        let text = serde_json::json!({
-            "name": name, "version": "2.0", "build": build, "files": files,
-            "channel": "https://conda.invalid/t/secret/a", "url": "https://u:secret@conda.invalid/a",
-        });
-        text.to_string()
-    };
-    let files = ["lib/libvec.so", archive];
-    meta("a", &package("evil\u{1b}", "0", &files));
-    meta("b", &package("evil; x", "0", &files));
-    meta("c", &package("evil", "0\n", &files));
-    meta("d", "[[[");
-    let inside = tree.path("prefix/lib/libvec.so").display().to_string();
-    meta("e", &package("evil", "0", &["../../prefix/lib/libvec.so", "/lib/libvec.so", &inside]));
-    run(Command::new("mkfifo").arg(tree.path("prefix/conda-meta/f.json")));
-    meta("vec-2.0-h1_0", &package("vec", "h1_0", &files));
-    let doctor = |gpu: &str| said(&tree, &["doctor", "prefix", "--arch", gpu]);
-    assert!(doctor("gfx942").contains("will load for gfx942"), "{}", doctor("gfx942"));
-    let help = "\nwhat to do: with the program that made this conda environment, install vec 2.0 (build h1_0) again";
-    for (gpu, gone, what, end) in [
-        (
-            "gfx1201",
-            "none",
-            "vec 2.0 (build h1_0) has no code for gfx1201 [device-package-missing]",
-            ", or a build of it with code for gfx1201\n",
-        ),
-        (
-            "gfx942",
-            archive,
-            "vec 2.0 (build h1_0) is installed, but its archive is missing [device-package-damaged]",
-            "\n",
-        ),
-    ] {
-        let _ = fs::remove_file(tree.path("prefix").join(gone));
-        let said = doctor(gpu);
-        assert!(said.contains(what) && said.contains(&format!("{help}{end}")), "{said}");
-        assert!(!said.contains("evil") && !said.contains("secret"), "{said}");
-        let fix = kpack(&tree, &["doctor", "prefix", "--arch", gpu, "--fix"]).stdout;
-        assert!(fix.is_empty(), "{gpu}: {fix:?}");
-    }
-}
-
 pub(crate) fn text_of(output: &Output) -> String {
     String::from_utf8([&*output.stdout, &output.stderr].concat()).unwrap()
 }
@@ -1510,157 +1420,6 @@ fn an_index_that_only_the_examined_environment_names_is_not_trusted() {
     }
 }
 
-/// Given metadata that somebody made to break a reader or a shell, then the doctor says what it cannot read, and puts none
-/// of it into a command.
-#[test]
-fn hostile_metadata_gets_into_no_command() {
-    let extras = "Provides-Extra: device-gfx1100\nRequires-Dist: x-device-gfx1100==1; extra == \"device-gfx1100\"\n";
-    for (name, metadata) in [
-        ("a name for a shell", format!("Name: x; touch pwned\nVersion: 1\n{extras}")),
-        ("a name with an option", format!("Name: --index-url=x\nVersion: 1\n{extras}")),
-        ("a name that ends wrongly", format!("Name: x-\nVersion: 1\n{extras}")),
-        ("a long name", format!("Name: {}\nVersion: 1\n{extras}", "x".repeat(100_000))),
-        ("a version for a shell", format!("Name: x\nVersion: 1+$(touch pwned)\n{extras}")),
-        ("a version on two lines", format!("Name: x\nVersion: 1\n  \x1b[2J\n{extras}")),
-        ("an extra for a shell", "Name: x\nVersion: 1\nProvides-Extra: device-`x`\n".to_owned()),
-        ("an extra that ends wrongly", "Name: x\nVersion: 1\nProvides-Extra: device-\n".to_owned()),
-        (
-            "a requirement for a shell",
-            format!("Name: x\nVersion: 1\n{extras}Requires-Dist: $(x)\n"),
-        ),
-        ("no version", "Name: x\n".to_owned()),
-        ("no text", "\u{0}".repeat(100)),
-    ] {
-        let tree = Tree::new();
-        let packages = tree.path("env/lib/python3.12/site-packages");
-        let dist_info = packages.join("x-1.dist-info");
-        write(dist_info.join("METADATA"), format!("Metadata-Version: 2.1\n{metadata}"));
-        let outside = tree.path("outside.so");
-        fs::write(&outside, "").unwrap();
-        std::os::unix::fs::symlink(tree.root(), packages.join("link")).unwrap();
-        let rows = format!(
-            "../../../../outside.kpack,,5\n{},,\nx.so,,5\nlink/outside.kpack,,5\nlink/no/outside.kpack,,5\n",
-            outside.display()
-        );
-        fs::write(dist_info.join("RECORD"), rows).unwrap();
-        let said = said(&tree, &["doctor", "env", "--arch", "gfx1100", "-v"]);
-        assert!(said.contains("[damaged-wheel]"), "{name}: {said}");
-        for part in ["outside", "\u{1b}", "pip install"] {
-            assert!(!said.contains(part), "{name}: {said}");
-        }
-        let json = kpack(&tree, &["doctor", "env", "--arch", "gfx1100", "--json"]);
-        let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
-        assert!(json["remedy"].is_null(), "{name}: {json}");
-    }
-}
-
-/// Given a `direct_url.json` that somebody made to get words into a command, or that has a password, then the command has
-/// neither, and a shell gets no line.
-#[test]
-fn hostile_origins_get_into_no_command() {
-    for (url, part) in [
-        ("file://-e/x.whl", ""),
-        ("file://wheels/x.whl", ""),
-        ("file:///wheels/../$(touch pwned)/x.whl", " --find-links '/wheels/../$(touch pwned)'"),
-        ("file:///a%20b/x.whl", ""),
-        ("file:///a\u{1b}[2J/x.whl", ""),
-        ("file:///a\nb/x.whl", ""),
-        ("https://user:secret@index.invalid/x.whl?token=secret#secret", ""),
-        ("ssh://secret@index.invalid/x.whl", ""),
-        ("https://index.invalid/x.whl --index-url https://index.invalid", ""),
-        ("", ""),
-    ] {
-        let tree = Tree::new();
-        let packages = "env/lib/python3.12/site-packages";
-        by_hand(&tree, packages, "host", &for_gfx1100("host"), "pip\n");
-        let origin = tree.path(&format!("{packages}/host-1.dist-info/direct_url.json"));
-        fs::write(&origin, serde_json::json!({ "url": url }).to_string()).unwrap();
-        let said = said(&tree, &["doctor", "env", "--arch", "gfx1100"]);
-        let expected =
-            format!("\npip --python /tree/env install 'host[device-gfx1100]==1'{part}\n");
-        let is_shown =
-            said.contains(&expected) && said.contains("\nnote: host was installed from ");
-        // Nothing that a terminal would hide may be in a command.
-        let is_none = url.contains(['\u{1b}', '\n']) && !said.contains("\npip ");
-        assert!(is_shown || is_none, "{url:?}: {said}");
-        for part in ["secret", "\u{1b}", "\nb/x.whl"] {
-            assert!(!said.contains(part), "{url:?}: {said}");
-        }
-        let fix = kpack(&tree, &["doctor", "env", "--arch", "gfx1100", "--fix"]).stdout;
-        assert!(fix.is_empty(), "{url:?}: {fix:?}");
-        let json = kpack(&tree, &["doctor", "env", "--arch", "gfx1100", "--json"]).stdout;
-        assert!(!String::from_utf8(json).unwrap().contains("secret"), "{url:?}");
-    }
-    // One that is no file of JSON says nothing.
-    let tree = Tree::new();
-    let packages = "env/lib/python3.12/site-packages";
-    by_hand(&tree, packages, "host", &for_gfx1100("host"), "pip\n");
-    let origin = tree.path(&format!("{packages}/host-1.dist-info/direct_url.json"));
-    for text in ["[[[", "{\"url\": 1}", "{\"url\": null}", &"[".repeat(100_000)] {
-        fs::write(&origin, text).unwrap();
-        let said = said(&tree, &["doctor", "env", "--arch", "gfx1100"]);
-        assert!(said.contains("install 'host[device-gfx1100]==1'\n"), "{said}");
-    }
-    fs::remove_file(&origin).unwrap();
-    run(Command::new("mkfifo").arg(&origin));
-    let said = said(&tree, &["doctor", "env", "--arch", "gfx1100"]);
-    assert!(said.contains("install 'host[device-gfx1100]==1'\n"), "{said}");
-}
-
-/// Given files of an environment that are none, or that cannot be read, then the doctor neither hangs nor stops.
-#[test]
-fn metadata_that_is_no_file_keeps_nothing_else_from_being_examined() {
-    let tree = Tree::new();
-    let packages = tree.path("it's $(an) env/lib/python3.12/site-packages");
-    let wheel = |name: &str, fields: &str| {
-        let dist_info = packages.join(format!("{name}-1.dist-info"));
-        fs::create_dir_all(&dist_info).unwrap();
-        let text = format!("Metadata-Version: 2.1\nName: {name}\nVersion: 1\n{fields}");
-        fs::write(dist_info.join("METADATA"), text).unwrap();
-        dist_info
-    };
-    run(Command::new("mkfifo").arg(wheel("pipe", "").join("RECORD")));
-    std::os::unix::fs::symlink("/dev/zero", wheel("zero", "").join("RECORD")).unwrap();
-    fs::create_dir(wheel("directory", "").join("RECORD")).unwrap();
-    // A script is no damaged program.
-    let rows =
-        "lib/libhost.so,,\nlib/.kpack/pipe.kpack,,\nlib/libpipe.so,,\n../../../bin/python,,12\n";
-    fs::write(wheel("host", "").join("RECORD"), rows).unwrap();
-    fs::create_dir_all(packages.join("lib/.kpack")).unwrap();
-    run(Command::new("mkfifo")
-        .args(["lib/.kpack/pipe.kpack", "lib/libpipe.so"].map(|to| packages.join(to))));
-    let python = tree.path("it's $(an) env/bin/python");
-    write(&python, "#!/bin/sh -e");
-    let fields = "Provides-Extra: device-gfx1100\nRequires-Dist: host-device-gfx1100==1; extra == \"device-gfx1100\"\n";
-    wheel("host", fields);
-    split(&packages, "libhost.so", None);
-    for target in TARGETS {
-        fs::remove_file(packages.join(format!("lib/.kpack/all_{target}.kpack"))).unwrap();
-    }
-    let json = kpack(&tree, &["doctor", "it's $(an) env", "--arch", "gfx1100", "--json"]);
-    let json: serde_json::Value = serde_json::from_slice(&json.stdout).unwrap();
-    let findings = json["findings"].as_array().unwrap();
-    let of = |id: &str| findings.iter().filter(|finding| finding["id"] == id).count();
-    let found = (of("damaged-wheel"), of("device-wheel-missing"), of("device-wheel-damaged"));
-    assert_eq!(found, (3, 1, 1), "{json:#}");
-    let words = json["remedy"]["arguments"].as_array().unwrap();
-    let words: Vec<&str> = words.iter().map(|word| word.as_str().unwrap()).collect();
-    let root = tree.root().join("it's $(an) env");
-    let expected = ["--python", root.to_str().unwrap(), "install", "host[device-gfx1100]==1"];
-    assert_eq!(words, expected);
-    let printed = Command::new("sh")
-        .args([
-            "-c",
-            &format!(
-                "pip() {{ printf '%s\\n' \"$@\"; }}; {}",
-                json["remedy"]["command"].as_str().unwrap()
-            ),
-        ])
-        .output()
-        .unwrap();
-    assert_eq!(String::from_utf8(printed.stdout).unwrap(), expected.join("\n") + "\n");
-}
-
 /// Given links in an environment to a FIFO and a device, then the doctor does not even open what they lead to: that alone
 /// can change a device, or wake who writes to a FIFO.
 #[test]
@@ -1702,51 +1461,6 @@ fn what_is_no_file_is_not_opened() {
         trace.lines().filter(|call| call.contains("/pipe>") || call.contains("</dev/zero"));
     assert_eq!(Vec::from_iter(opened), [""; 0], "{text}");
     assert!(trace.contains("/host-1.dist-info/METADATA>"), "{trace}");
-}
-
-/// The fields of a wheel that has a device wheel for this GPU.
-pub(crate) fn for_gfx1100(name: &str) -> String {
-    format!(
-        "Provides-Extra: device-gfx1100\nRequires-Dist: {name}-device-gfx1100==1; extra == 'device-gfx1100'\n"
-    )
-}
-
-/// An environment that no installer made: a Python, and this distribution, which `installer` is said to have installed.
-pub(crate) fn by_hand(tree: &Tree, packages: &str, name: &str, fields: &str, installer: &str) {
-    let packages = tree.path(packages);
-    let dist_info = packages.join(format!("{name}-1.dist-info"));
-    fs::create_dir_all(&dist_info).unwrap();
-    let text = format!("Metadata-Version: 2.1\nName: {name}\nVersion: 1\n{fields}");
-    fs::write(dist_info.join("METADATA"), text).unwrap();
-    fs::write(dist_info.join("INSTALLER"), installer).unwrap();
-    let (levels, python) = if packages.ends_with("Lib/site-packages") {
-        (2, "Scripts/python.exe")
-    } else {
-        (3, "bin/python")
-    };
-    let python = packages.ancestors().nth(levels).unwrap().join(python);
-    write(&python, "");
-    let library = packages.join("lib/libhost.so");
-    if !library.exists() {
-        split(&packages, "libhost.so", None);
-        fs::remove_file(packages.join("lib/.kpack/all_gfx1100.kpack")).unwrap();
-    }
-    fs::write(dist_info.join("RECORD"), "lib/libhost.so,,\n").unwrap();
-}
-
-/// Given an environment, its directory of packages or a file in it, then the command names the environment, in Unix's layout
-/// and in that of Windows.
-#[test]
-fn a_command_names_the_environment_of_what_is_examined() {
-    for packages in ["env/lib/python3.12/site-packages", "env/Lib/site-packages"] {
-        let tree = Tree::new();
-        by_hand(&tree, packages, "host", &for_gfx1100("host"), "pip\n");
-        let expected = "pip --python /tree/env install 'host[device-gfx1100]==1'";
-        for path in ["env", packages, &format!("{packages}/lib/libhost.so")] {
-            let said = said(&tree, &["doctor", path, "--arch", "gfx1100"]);
-            assert_eq!(said.lines().nth(3), Some(expected), "{path}: {said}");
-        }
-    }
 }
 
 /// Given another environment that is active, then uv is told which one is meant.
@@ -1825,45 +1539,6 @@ fn an_index_that_only_a_project_of_uv_names_is_not_trusted() {
     assert!(!said.contains("uninstall"), "{said}");
 }
 
-/// Given an environment that includes the packages of its base Python, then those count, and where one lacks its device
-/// wheels, the command installs it with them.
-#[test]
-fn packages_of_the_base_python_count() {
-    let tree = Tree::new();
-    by_hand(&tree, "base/lib/python3.12/site-packages", "host", &for_gfx1100("host"), "pip\n");
-    // Those of another version do not.
-    by_hand(&tree, "base/lib/python3.11/site-packages", "other", &for_gfx1100("other"), "pip\n");
-    by_hand(&tree, "env/lib/python3.12/site-packages", "own", "", "pip\n");
-    let doctor = |included: &str| {
-        let text = format!(
-            "home = {}\ninclude-system-site-packages = {included}\n",
-            tree.path("base/bin").display()
-        );
-        fs::write(tree.path("env/pyvenv.cfg"), text).unwrap();
-        said(&tree, &["doctor", "env", "--arch", "gfx1100"])
-    };
-    let said = doctor("true");
-    let expected = "pip --python /tree/env install 'host[device-gfx1100]==1' --ignore-installed";
-    assert_eq!(said.lines().nth(3), Some(expected), "{said}");
-    assert!(!doctor("false").contains("host[device"), "{}", doctor("false"));
-}
-
-/// Given a prefix that has Python packages, as `/usr` and those of conda have, then its other binaries are examined as well.
-#[test]
-fn a_prefix_with_python_packages_is_more_than_an_environment() {
-    let tree = Tree::new();
-    by_hand(&tree, "prefix/lib/python3.12/site-packages", "own", "", "pip\n");
-    split(&tree.path("prefix"), "libvec.so", None);
-    assert!(said(&tree, &["doctor", "prefix", "--arch", "gfx942", "-v"]).contains("lib/libvec.so"));
-    fs::remove_file(tree.path("prefix/lib/.kpack/all_gfx942.kpack")).unwrap();
-    let said = said(&tree, &["doctor", "prefix", "--arch", "gfx942"]);
-    assert!(
-        said.contains("\nGPU code will not load for gfx942\n")
-            && said.contains("prefix/lib/libvec.so"),
-        "{said}"
-    );
-}
-
 /// Given a directory of `pip install --target` or `--user`, then the doctor looks into it, also without a path, and does not
 /// take a link to a Python in `~/.local/bin` for its own.
 #[test]
@@ -1933,58 +1608,6 @@ fn the_extras_of_the_active_environment_with_the_family() {
         crate::command::command(&tree, &["doctor", "--print-extra", "--arch", "gfx1100"]);
     let output = command.env("VIRTUAL_ENV", tree.path("env")).output().unwrap();
     assert_eq!(text_of(&output), "device-gfx1100,device-gfx110x\n");
-}
-
-/// Given a GPU that nobody builds for, then the doctor names the targets whose code would do.
-#[test]
-fn the_nearest_target_of_a_gpu_that_nobody_builds_for() {
-    let tree = Tree::new();
-    by_hand(&tree, "env/lib/python3.12/site-packages", "host", &for_gfx1100("host"), "pip\n");
-    let said = said(&tree, &["doctor", "env", "--arch", "gfx1034"]);
-    let help =
-        "what to do: install a version of host with code for gfx1034 or gfx10-3-generic or gfx103x";
-    assert!(said.contains(help), "{said}");
-}
-
-/// Given a GPU whose code belongs to another target's device wheels, then these are what it needs, and its own where there
-/// are some.
-#[test]
-fn the_device_wheels_that_contain_the_code_of_another_target() {
-    let tree = Tree::new();
-    let fields = |targets: &[&str]| -> String {
-        let field = |target: &&str| for_gfx1100("host").replace("gfx1100", target);
-        targets.iter().map(field).collect()
-    };
-    let packages = "env/lib/python3.12/site-packages";
-    by_hand(&tree, packages, "host", &fields(&["gfx1250", "gfx1100"]), "pip\n");
-    let strict = ["--arch", "gfx1250-strict"];
-    let doctor = |more: &[&str]| said(&tree, &[&["doctor", "env"], more, &strict].concat());
-    let missing = doctor(&[]);
-    let text = "host 1 needs host-device-gfx1250==1 on gfx1250-strict, which is not installed";
-    assert!(missing.contains(text), "{missing}");
-    assert!(missing.contains("'host[device-gfx1250]==1'"), "{missing}");
-    let extras = |path| {
-        let more = ["doctor", path, "--print-extra"];
-        String::from_utf8(kpack(&tree, &[&more[..], &strict].concat()).stdout).unwrap()
-    };
-    assert_eq!(extras("env"), "device-gfx1250\n");
-    assert_eq!(extras("none"), "device-gfx1250\n");
-
-    let requires = "Requires-Dist: host==1\n";
-    for name in ["host-device-gfx1250", "host-device-gfx1100"] {
-        by_hand(&tree, packages, name, requires, "pip\n");
-    }
-    let there = doctor(&[]);
-    assert!(!there.contains("host-device-gfx1250"), "{there}");
-    let unused = doctor(&["--unused"]);
-    assert!(unused.contains("host-device-gfx1100"), "{unused}");
-    assert!(!unused.contains("host-device-gfx1250"), "{unused}");
-
-    // Older versions have a wheel for it alone.
-    by_hand(&tree, packages, "host", &fields(&["gfx1250", "gfx1250-strict"]), "pip\n");
-    assert_eq!(extras("env"), "device-gfx1250-strict\n");
-    let older = doctor(&[]);
-    assert!(older.contains("host 1 needs host-device-gfx1250-strict==1"), "{older}");
 }
 
 #[test]

@@ -10,9 +10,9 @@ use kpack_tests::page::repository;
 use kpack_tests::tree::Tree;
 use serde_json::{Value, json};
 
+use crate::by_hand::by_hand;
 use crate::cargo_build::built;
 use crate::command::{command, kpack};
-use crate::environments::by_hand;
 use crate::shards::three_shards;
 
 /// Validates documents, each against the definition of a command, and prints what is wrong.

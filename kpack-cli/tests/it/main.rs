@@ -4,6 +4,8 @@ mod artifacts_cli;
 mod artifacts_document;
 #[path = "../../../kpack-artifact/tests/it/blas/mod.rs"]
 mod blas;
+#[path = "../../../kpack-doctor/tests/it/by_hand/mod.rs"]
+mod by_hand;
 mod cargo_build;
 mod catalogue;
 mod cli;
