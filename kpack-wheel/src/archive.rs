@@ -176,8 +176,8 @@ impl Wheel {
             return Err(in_member(ids::WHEEL_NAME, &self.path, &file, &text));
         }
         if let Some(label) = &self.name.variant {
-            let labels = variant_json::labels(&self.bytes(&self.in_dist_info(variant_json::FILE))?);
-            let labels = labels.map_err(|text| self.refused(variant_json::FILE, text))?;
+            let labels = variant_json::labels(&self.bytes(&self.in_dist_info(variant_json::FILE))?)
+                .map_err(|text| self.refused(variant_json::FILE, text))?;
             if labels != [label.as_str()] {
                 let text = format!(
                     "the file describes {} (expected {label}, as the file name says)",
@@ -310,8 +310,8 @@ impl Wheel {
 
     /// The licences in its metadata.
     pub(super) fn licences(&self) -> Vec<&Member> {
-        let files = self.members.iter();
-        let files = files.filter_map(|member| Some((self.metadata_path(member)?, member)));
+        let files =
+            self.members.iter().filter_map(|member| Some((self.metadata_path(member)?, member)));
         // Metadata 2.4 has them in a directory; some builders write them to both places.
         let (new, old): (Vec<_>, Vec<_>) =
             files.partition(|(file, _)| file.starts_with("licenses/"));
@@ -449,8 +449,8 @@ impl Wheel {
         match row.contradiction(&found, digest.size) {
             None => Ok(()),
             Some(what) => {
-                let text = what.after("RECORD has another ");
-                let text = text.then("; build or download the wheel again");
+                let text =
+                    what.after("RECORD has another ").then("; build or download the wheel again");
                 Err(member_error(&self.path, &member.name, text))
             }
         }
@@ -474,10 +474,10 @@ impl Wheel {
     fn read(&self, member: &Member, to: &mut dyn Write, path: &Path) -> Result<Digest, Error> {
         let failed = |error| zip_error(&self.path, Some(&member.name), error);
         let mut zip = self.zip.clone();
-        let reader = with_memory(|| zip.by_index(member.index)).map_err(failed)?;
-        let expected = reader.size();
+        let unpacked = with_memory(|| zip.by_index(member.index)).map_err(failed)?;
+        let expected = unpacked.size();
         // Damage must not fill the disk.
-        let reader = reader.take(expected.saturating_add(1));
+        let reader = unpacked.take(expected.saturating_add(1));
         let cannot_write = |error| Error::io(path, "write", error);
         let digest = record::copy(reader, to, &|error| failed(error.into()), &cannot_write)?;
         if digest.size == expected {
@@ -490,11 +490,12 @@ impl Wheel {
 
     /// The bytes of a file of its metadata.
     pub(super) fn bytes(&self, name: &str) -> Result<Vec<u8>, Error> {
-        let member = self.members.iter().find(|member| member.name == name);
         let missing = || damaged(&self.path, format!("no `{name}`; build the wheel again"));
-        let member = member.ok_or_else(missing)?;
-        let entry = self.zip.by_index_data(member.index);
-        let entry = entry.map_err(|error| zip_error(&self.path, Some(name), error))?;
+        let member = self.members.iter().find(|member| member.name == name).ok_or_else(missing)?;
+        let entry = self
+            .zip
+            .by_index_data(member.index)
+            .map_err(|error| zip_error(&self.path, Some(name), error))?;
         if entry.size() > MAX_METADATA {
             return Err(member_error(&self.path, name, "it is larger than 16 MiB"));
         }
@@ -518,10 +519,12 @@ impl Wheel {
 
 /// The directory of the metadata.
 fn dist_info(path: &Path, name: &WheelName, members: &[Member]) -> Result<String, Error> {
-    let tops = members.iter().filter_map(|member| member.name.split_once('/'));
-    let tops = tops.map(|(top, _)| top).filter(|top| top.ends_with(".dist-info"));
-    let found: BTreeSet<&str> = tops.collect();
-    let found = Vec::from_iter(found);
+    let tops = members
+        .iter()
+        .filter_map(|member| member.name.split_once('/'))
+        .map(|(top, _)| top)
+        .filter(|top| top.ends_with(".dist-info"));
+    let found = Vec::from_iter(BTreeSet::from_iter(tops));
     match found.as_slice() {
         [only] if name.has_directory(only, "dist-info") => Ok((*only).to_owned()),
         _ => {

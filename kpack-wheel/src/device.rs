@@ -14,7 +14,7 @@ use super::name::WheelName;
 use super::options::Options;
 use super::record;
 use super::set::{self, ALL};
-use super::writer::{Content, Item};
+use super::writer::{Content, Item, NewWheel};
 use kpack_core::{Error, ids};
 
 /// The device wheels of a host.
@@ -107,15 +107,14 @@ impl<'a> Devices<'a> {
         let groups = &self.options.groups;
         let owner = target.package_owner();
         for group in groups {
-            let own = group.processors.iter();
-            let needing = own.filter(|own| own.needs(&owner, Delivery::Archive));
-            let needing = Vec::from_iter(needing.cloned());
+            let is_needing = |own: &&TargetId| own.needs(&owner, Delivery::Archive);
+            let needing = Vec::from_iter(group.processors.iter().filter(is_needing).cloned());
             if !needing.is_empty() {
                 self.device(&group.name)?.processors.extend(needing);
             }
         }
-        let selections = groups.iter().map(|group| group.processors.iter().collect());
-        let selections: Vec<Selection> = selections.collect();
+        let selections: Vec<Selection> =
+            groups.iter().map(|group| group.processors.iter().collect()).collect();
         // Two wheels cannot have one file. What several groups need has a wheel that they require.
         let device = match Selection::groups_of(&selections, &owner)[..] {
             [only] => self.device(&groups[only].name)?,
@@ -143,14 +142,13 @@ impl<'a> Devices<'a> {
         }))
     }
 
-    /// The name of a device wheel, that of its RECORD, and its other members. `scheme` is where the host has its
-    /// device code.
+    /// A device wheel. `scheme` is where the host has its device code.
     pub(super) fn members(
         &self,
         device: &DeviceWheel<'a>,
         scheme: SitePackages,
         any_python: bool,
-    ) -> Result<(String, String, Vec<Item<'a>>), Error> {
+    ) -> Result<NewWheel<'a>, Error> {
         let name = self.wheel.name.of_device(&device.project, any_python);
         let dist_info = name.directory("dist-info");
         let mut items = Vec::from_iter(device.files.values().cloned());
@@ -169,7 +167,7 @@ impl<'a> Devices<'a> {
         let requirements = self.requirements(device)?;
         let what = (&*device.project, &*device.label);
         items.extend(self.metadata(&name, what, requirements, scheme)?);
-        Ok((name.to_string(), format!("{dist_info}/RECORD"), items))
+        Ok(NewWheel { name: name.to_string(), record: format!("{dist_info}/RECORD"), items })
     }
 
     /// METADATA and WHEEL of a wheel with this name, of a project and for a label. Its requirements come after that
@@ -187,12 +185,13 @@ impl<'a> Devices<'a> {
         let description = format!("{summary}. An extra of {project} installs it.");
         let mut fields =
             vec![("Name", own.to_owned()), ("Version", version.to_owned()), ("Summary", summary)];
-        let required = [format!("{project}=={version}")].into_iter();
-        let required = required.chain(requirements);
+        let required = [format!("{project}=={version}")].into_iter().chain(requirements);
         fields.extend(required.map(|requirement| ("Requires-Dist", requirement)));
-        let metadata = host.metadata.of_device(&fields, &description);
-        let metadata = metadata.and_then(checked);
-        let metadata = metadata.map_err(|text| host.refused("METADATA", text))?;
+        let metadata = host
+            .metadata
+            .of_device(&fields, &description)
+            .and_then(checked)
+            .map_err(|text| host.refused("METADATA", text))?;
         let mut wheel = format!(
             "Wheel-Version: 1.0\nGenerator: kpack {}\nRoot-Is-Purelib: {}\n",
             env!("CARGO_PKG_VERSION"),
@@ -209,8 +208,7 @@ impl<'a> Devices<'a> {
             mode: 0o644,
             content: Content::Bytes(bytes),
         };
-        let metadata = metadata.bytes().to_vec();
-        Ok([item("METADATA", metadata), item("WHEEL", wheel.into_bytes())])
+        Ok([item("METADATA", metadata.bytes().to_vec()), item("WHEEL", wheel.into_bytes())])
     }
 
     /// The project of its wheel variants.
@@ -262,8 +260,7 @@ impl<'a> Devices<'a> {
     /// for.
     pub(super) fn requirements(&self, device: &DeviceWheel<'a>) -> Result<Vec<String>, Error> {
         let version = self.version()?;
-        let needed = self.needed_by(device);
-        let needed = needed.map(|other| format!("{}=={version}", other.project));
+        let needed = self.needed_by(device).map(|other| format!("{}=={version}", other.project));
         let processors = device.processor_names();
         let of_options = self.options.device_requires.iter().flat_map(|text| {
             if !text.contains("{target}") {
@@ -304,8 +301,10 @@ impl<'a> Devices<'a> {
         let mut extras: BTreeMap<String, Vec<&DeviceWheel<'_>>> = BTreeMap::new();
         for device in self.devices.values() {
             let processors = device.names_of_code().into_iter();
-            let names = processors.map(|processor| format!("device-{processor}"));
-            let names = names.chain(self.own_extra(device)).map(|name| normalized(&name));
+            let names = processors
+                .map(|processor| format!("device-{processor}"))
+                .chain(self.own_extra(device))
+                .map(|name| normalized(&name));
             for extra in BTreeSet::from_iter(names) {
                 extras.entry(extra).or_default().push(device);
             }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use tempfile::TempDir;
 
 use super::archive::Wheel;
-use super::members::Member;
+use super::members::{Member, of_unpacked};
 use kpack_core::Error;
 use kpack_core::parallel;
 use kpack_core::publish::Directory;
@@ -66,21 +66,23 @@ impl Wheel {
         if !split.contains(&true) {
             return Ok(Vec::new());
         }
-        let needed = self.members.iter().zip(split).filter(|(member, split)| {
+        let is_needed = |(member, split): &(&Member, bool)| {
             let name = Path::new(&member.name);
             *split || is_archive(name) || is_manifest(name)
-        });
-        let needed: Vec<&Member> = needed.map(|(member, _)| member).collect();
+        };
+        let all = self.members.iter().zip(split);
+        let needed = Vec::from_iter(all.filter(is_needed).map(|(member, _)| member));
         #[expect(
             clippy::disallowed_methods,
             reason = "nobody else may write to a temporary directory"
         )]
-        let tree = TempDir::new();
-        let tree = tree.map_err(|e| Error::io(&std::env::temp_dir(), "create files in", e))?;
+        let tree =
+            TempDir::new().map_err(|e| Error::io(&std::env::temp_dir(), "create files in", e))?;
         self.unpack_some(&needed, &Directory::open(tree.path())?)?;
         let (databases, parsed) = (&DatabaseSelection::default(), Parsed::default());
         let walk = Walk { prefix: tree.path(), databases, parsed, only: Only::All };
-        self.split_elsewhere_in(&walk.collect()?)
+        let found = walk.collect().and_then(|found| self.split_elsewhere_in(&found));
+        found.map_err(|error| of_unpacked(&self.path, &[tree.path()], error))
     }
 
     /// As [`split_elsewhere`](Self::split_elsewhere), in the `tree` where the wheel was unpacked.

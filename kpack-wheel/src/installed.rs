@@ -136,8 +136,8 @@ impl Environment {
     ) {
         let mut found = BTreeSet::new();
         for directory in packages {
-            let entries = fs::read_dir(directory).and_then(Iterator::collect);
-            let entries: Vec<fs::DirEntry> = match entries {
+            let listed = fs::read_dir(directory).and_then(Iterator::collect);
+            let entries: Vec<fs::DirEntry> = match listed {
                 Ok(entries) => entries,
                 Err(error) if is_absent(&error) => continue,
                 Err(error) => {
@@ -200,8 +200,8 @@ impl Environment {
 /// The directories of the base Python that a virtual environment at `root`, which has these `packages`, includes, and
 /// the prefix that they are in.
 fn inherited(root: &Path, packages: &[PathBuf]) -> Option<(PathBuf, Vec<PathBuf>)> {
-    let text = bytes(&root.join("pyvenv.cfg")).ok()?;
-    let text = String::from_utf8_lossy(&text);
+    let configuration = bytes(&root.join("pyvenv.cfg")).ok()?;
+    let text = String::from_utf8_lossy(&configuration);
     let value = |name: &str| {
         let mut lines = text.lines().filter_map(|line| line.split_once('='));
         lines.find_map(|(key, value)| (key.trim() == name).then_some(value.trim()))
@@ -211,12 +211,12 @@ fn inherited(root: &Path, packages: &[PathBuf]) -> Option<(PathBuf, Vec<PathBuf>
     let home = Path::new(value("home")?);
     let base = if home.ends_with("bin") { home.parent()? } else { home };
     let version = python_of(packages);
-    let found = [base.join("local"), base.to_owned()].into_iter().flat_map(|at| site_packages(&at));
-    let found = found.filter(|at| {
+    let may_be_for = |at: &PathBuf| {
         let own = python_of(std::slice::from_ref(at));
         own.is_none() || version.is_none() || own == version
-    });
-    Some((base.to_owned(), found.collect()))
+    };
+    let found = [base.join("local"), base.to_owned()].into_iter().flat_map(|at| site_packages(&at));
+    Some((base.to_owned(), found.filter(may_be_for).collect()))
 }
 
 /// The version of Python in the path of the first of these directories that has one, such as `3.12`.
@@ -267,11 +267,11 @@ pub fn package_directories(
 ) -> Vec<PathBuf> {
     let mut found = Vec::new();
     for lib in ["lib", "lib64", "Lib"].map(|name| root.join(name)) {
-        let pythons = names_in(&lib).into_iter().filter(|name| {
-            let name = name.as_encoded_bytes();
-            name.starts_with(b"python3") || name.starts_with(b"pypy3")
-        });
-        let pythons = pythons.map(|name| lib.join(name));
+        let is_python = |name: &OsString| {
+            let bytes = name.as_encoded_bytes();
+            bytes.starts_with(b"python3") || bytes.starts_with(b"pypy3")
+        };
+        let pythons = names_in(&lib).into_iter().filter(is_python).map(|name| lib.join(name));
         for python in pythons.chain([lib.clone()]) {
             found.extend(["site-packages", "dist-packages"].map(|name| python.join(name)));
         }
@@ -569,8 +569,8 @@ fn markers(dist_info: &Path) -> Option<MarkerEnvironment> {
     let packages = dist_info.parent()?;
     let is_of_windows = packages.parent()?.file_name()? == "Lib";
     let configuration = || {
-        let text = bytes(&packages.ancestors().nth(2)?.join("pyvenv.cfg")).ok()?;
-        let text = String::from_utf8_lossy(&text).into_owned();
+        let file = bytes(&packages.ancestors().nth(2)?.join("pyvenv.cfg")).ok()?;
+        let text = String::from_utf8_lossy(&file);
         let mut lines = text.lines().filter_map(|line| line.split_once('='));
         let version = lines.find(|(key, _)| ["version", "version_info"].contains(&key.trim()))?.1;
         Some(version.trim().split('.').take(2).collect::<Vec<_>>().join("."))

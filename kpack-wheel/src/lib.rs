@@ -16,7 +16,6 @@ mod members;
 mod metadata;
 mod name;
 mod options;
-mod plan;
 mod record;
 mod rocm;
 mod sdist;

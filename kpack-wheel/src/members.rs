@@ -65,6 +65,17 @@ pub(super) fn in_member(id: Id, wheel: &Path, member: &str, text: impl Into<Reas
     Error::rejected(id, wheel, text.into().in_member(member))
 }
 
+/// An error about a file below one of `trees`, where the wheel was unpacked, as one about the member.
+pub(super) fn of_unpacked(wheel: &Path, trees: &[&Path], error: Error) -> Error {
+    let Error::Refused { id, path, reason, details, .. } = &error else { return error };
+    let reason = Reason::new(reason.clone(), details.clone());
+    match trees.iter().find_map(|tree| path.strip_prefix(tree).ok()) {
+        Some(member) if member.as_os_str().is_empty() => Error::rejected(*id, wheel, reason),
+        Some(member) => in_member(*id, wheel, &member.to_string_lossy(), reason),
+        None => error,
+    }
+}
+
 /// An error of the library: damage, unless a system call failed.
 pub(super) fn zip_error(path: &Path, member: Option<&str>, error: ZipError) -> Error {
     let broken = |text: String| match member {

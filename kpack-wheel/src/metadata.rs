@@ -59,9 +59,9 @@ impl Fields {
         for line in bytes.split_inclusive(|byte| *byte == b'\n') {
             let end = start + line.len();
             let shown = || without_url(String::from_utf8_lossy(line).trim_end()).into_owned();
-            let text =
-                std::str::from_utf8(line).map_err(|_| format!("`{}` is not UTF-8", shown()))?;
-            let text = text.trim_end_matches(['\r', '\n']);
+            let text = std::str::from_utf8(line)
+                .map_err(|_| format!("`{}` is not UTF-8", shown()))?
+                .trim_end_matches(['\r', '\n']);
             if text.is_empty() {
                 break;
             }
@@ -133,7 +133,7 @@ impl Fields {
             };
             COMMON.iter().any(is_first)
         };
-        let body = &self.bytes[self.end..];
+        let own_body = &self.bytes[self.end..];
         let short = format!("\n{description}\n");
         // Without it, package indexes take the text for reStructuredText, and `twine check --strict` objects.
         const TYPE: &str = "Description-Content-Type";
@@ -141,8 +141,8 @@ impl Fields {
         if self.get(TYPE).is_none() {
             own.push((TYPE, "text/plain".to_owned()));
         }
-        let is_long = body.trim_ascii().is_empty() || body.len() > LONG_DESCRIPTION;
-        let body = if is_long { short.as_bytes() } else { body };
+        let is_long = own_body.trim_ascii().is_empty() || own_body.len() > LONG_DESCRIPTION;
+        let body = if is_long { short.as_bytes() } else { own_body };
         self.edited(&is_common, &own, body)
     }
 

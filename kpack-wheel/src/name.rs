@@ -33,7 +33,7 @@ impl WheelName {
             Error::rejected(ids::WHEEL_NAME, path, expected)
         };
         let stem = name.strip_suffix(".whl").ok_or_else(refused)?;
-        let parts: Vec<String> = stem.split('-').map(str::to_owned).collect();
+        let mut parts: Vec<String> = stem.split('-').map(str::to_owned).collect();
         let is_plain = |part: &String| {
             let plain = |c: char| c.is_ascii_alphanumeric() || "._+!".contains(c);
             !part.is_empty() && part.chars().all(plain)
@@ -41,7 +41,6 @@ impl WheelName {
         if !parts.iter().all(is_plain) {
             return Err(refused());
         }
-        let mut parts = parts;
         let is_build = |part: &String| part.starts_with(|c: char| c.is_ascii_digit());
         let build = (parts.len() > 5 && is_build(&parts[2])).then(|| parts.remove(2));
         let variant = if parts.len() == 6 { parts.pop() } else { None };

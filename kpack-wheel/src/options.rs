@@ -83,8 +83,7 @@ impl Options {
 
     /// The name of the project with the wheel variants, where `{dist}` stands for the host's name.
     pub(crate) fn variant_project(&self) -> String {
-        let name = self.device_name.replace("{target}", "");
-        let name = name.replace("--", "-");
+        let name = self.device_name.replace("{target}", "").replace("--", "-");
         name.trim_matches(|c| "-_.".contains(c)).to_owned()
     }
 }

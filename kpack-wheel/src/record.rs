@@ -158,8 +158,7 @@ impl Row {
 /// # Errors
 /// What is wrong with it.
 pub(super) fn parse(bytes: &[u8]) -> Result<BTreeMap<String, Row>, String> {
-    let mut reader = csv::ReaderBuilder::new();
-    let mut reader = reader.has_headers(false).flexible(true).from_reader(bytes);
+    let mut reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(bytes);
     let mut rows = BTreeMap::new();
     for record in reader.records() {
         let record = record.map_err(|error| error.to_string())?;
@@ -181,8 +180,7 @@ pub(super) fn with_changes<E>(
     bytes: &[u8],
     change: &mut dyn FnMut(&str, &Row) -> Result<Change, E>,
 ) -> Result<Option<Vec<u8>>, E> {
-    let mut reader = csv::ReaderBuilder::new();
-    let mut reader = reader.has_headers(false).flexible(true).from_reader(bytes);
+    let mut reader = csv::ReaderBuilder::new().has_headers(false).flexible(true).from_reader(bytes);
     let (mut record, mut start) = (csv::ByteRecord::new(), 0);
     let mut new = Vec::with_capacity(bytes.len());
     let mut is_changed = false;
@@ -214,8 +212,7 @@ pub(super) fn with_changes<E>(
                 } else {
                     csv::Terminator::Any(b'\n')
                 };
-                let mut writer = csv::WriterBuilder::new();
-                let mut writer = writer.terminator(end).from_writer(Vec::new());
+                let mut writer = csv::WriterBuilder::new().terminator(end).from_writer(Vec::new());
                 let (hash, size) = (digest.hash(), digest.size.to_string());
                 let name = record.get(0).unwrap_or_default();
                 // Writing to memory does not fail.
@@ -232,8 +229,8 @@ pub(super) fn with_changes<E>(
 /// The RECORD of these members; `own` is its own path.
 pub(super) fn to_bytes(members: &[(String, Digest)], own: &str) -> Vec<u8> {
     let mut writer = csv::Writer::from_writer(Vec::new());
-    let rows = members.iter();
-    let rows = rows.map(|(path, digest)| [path.clone(), digest.hash(), digest.size.to_string()]);
+    let rows =
+        members.iter().map(|(path, digest)| [path.clone(), digest.hash(), digest.size.to_string()]);
     for row in rows.chain([[own.to_owned(), String::new(), String::new()]]) {
         // Writing to memory does not fail, and all rows have three fields.
         let _ = writer.write_record(row);

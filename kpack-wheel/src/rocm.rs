@@ -43,11 +43,10 @@ pub(super) fn notes(wheel: &Wheel) -> Result<Vec<Finding>, Error> {
         );
         notes.push(note(ids::NEWER_ROCM_NEEDED, text));
     }
-    let copies = wheel.members.iter().filter_map(|member| {
+    let copies = Vec::from_iter(wheel.members.iter().filter_map(|member| {
         let file = member.name.rsplit('/').next().unwrap_or(&member.name);
         Some((library(file)?, file, member.size))
-    });
-    let copies = Vec::from_iter(copies);
+    }));
     if let (Some((first, first_file, _)), false) = (copies.first(), is_of_rocm(&project_name(name)))
     {
         let files = Vec::from_iter(copies.iter().map(|(_, file, _)| file));
@@ -178,9 +177,11 @@ fn is_of_rocm(project: &str) -> bool {
 
 /// The library of ROCm that a file is, as other files refer to it, without versions: `librocblas`.
 fn library(file: &str) -> Option<String> {
-    let ends = file.match_indices(".so").map(|(at, _)| at);
-    let mut ends = ends.filter(|at| matches!(file.as_bytes().get(at + 3), None | Some(b'.')));
-    let stem = match ends.next() {
+    let mut ends = file
+        .match_indices(".so")
+        .map(|(at, _)| at)
+        .filter(|at| matches!(file.as_bytes().get(at + 3), None | Some(b'.')));
+    let full = match ends.next() {
         Some(end) => &file[..end],
         None => {
             let (stem, extension) = file.rsplit_once('.')?;
@@ -189,9 +190,9 @@ fn library(file: &str) -> Option<String> {
     };
     // Tools that copy libraries into wheels add a hash to the name.
     let is_hash = |text: &str| text.len() >= 8 && text.bytes().all(|b| b.is_ascii_hexdigit());
-    let stem = match stem.rsplit_once('-') {
+    let stem = match full.rsplit_once('-') {
         Some((stem, hash)) if is_hash(hash) => stem,
-        _ => stem,
+        _ => full,
     };
     // It becomes a part of a command.
     if !stem.chars().all(|c| c.is_ascii_alphanumeric() || "_-".contains(c)) {

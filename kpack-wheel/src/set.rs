@@ -211,8 +211,7 @@ fn exact(requirement: &Requirement<VerbatimUrl>) -> Option<Version> {
     let Some(VersionOrUrl::VersionSpecifier(specifiers)) = &requirement.version_or_url else {
         return None;
     };
-    let mut exact = specifiers.iter();
-    let exact = exact.find(|specifier| *specifier.operator() == Operator::Equal);
+    let exact = specifiers.iter().find(|specifier| *specifier.operator() == Operator::Equal);
     exact.map(|specifier| specifier.version().clone())
 }
 
@@ -224,8 +223,7 @@ pub(super) fn device_of<'w>(pin: &Pin, host: &Wheel, wheels: &'w [Wheel]) -> Opt
         own.platform == other.platform
             && (any || (&own.python, &own.abi) == (&other.python, &other.abi))
     };
-    let wheels = wheels.iter().filter(|wheel| pin.is_for(wheel));
-    let wheels = wheels.filter(has_same_tags);
+    let wheels = wheels.iter().filter(|wheel| pin.is_for(wheel)).filter(has_same_tags);
     // Those of other versions and builds may be among them.
     wheels.min_by_key(|wheel| (!pin.accepts(wheel), wheel.name.build != host.name.build))
 }

@@ -54,8 +54,8 @@ pub struct Device {
 /// # Errors
 /// [`Error::Refused`] for a wheel that is damaged; [`Error::Io`].
 pub fn describe(paths: &[PathBuf]) -> Result<Vec<Description>, Error> {
-    let wheels = paths.iter().map(|path| Wheel::open(path));
-    let wheels: Vec<Wheel> = wheels.collect::<Result<_, _>>()?;
+    let wheels: Vec<Wheel> =
+        paths.iter().map(|path| Wheel::open(path)).collect::<Result<_, _>>()?;
     wheels.iter().map(|wheel| one(wheel, &wheels)).collect()
 }
 
@@ -63,8 +63,7 @@ fn one(wheel: &Wheel, all: &[Wheel]) -> Result<Description, Error> {
     let mut targets = Vec::new();
     for member in &wheel.members {
         if is_manifest(Path::new(&member.name)) {
-            let manifest = Manifest::read(&wheel.bytes(&member.name)?);
-            let manifest = manifest.map_err(|error| {
+            let manifest = Manifest::read(&wheel.bytes(&member.name)?).map_err(|error| {
                 super::members::member_error(&wheel.path, &member.name, error.to_string())
             })?;
             targets.extend(manifest.kpack_files.into_keys());

@@ -7,7 +7,7 @@ use serde_json::Value;
 use super::archive::SitePackages;
 use super::device::Devices;
 use super::variant_json;
-use super::writer::{Content, Item};
+use super::writer::{Content, Item, NewWheel};
 use kpack_core::Error;
 
 /// The label of the variant for machines that no other fits.
@@ -32,8 +32,10 @@ pub(super) fn variants(devices: &Devices<'_>) -> Result<Vec<Variant>, Error> {
     let version = devices.version()?;
     let mut variants = Vec::new();
     for device in devices.iter() {
-        let processors = device.processors.iter().map(TargetId::processor);
-        let processors: Vec<String> = processors
+        let processors: Vec<String> = device
+            .processors
+            .iter()
+            .map(TargetId::processor)
             .filter(|name| TargetId::family(name).is_none() && !name.contains('-'))
             .map(str::to_owned)
             .collect();
@@ -60,13 +62,13 @@ pub(super) fn variants(devices: &Devices<'_>) -> Result<Vec<Variant>, Error> {
 }
 
 impl Variant {
-    /// The file name of its wheel, that of its RECORD, and its other members.
+    /// Its wheel.
     pub(super) fn members<'a>(
         &self,
         devices: &Devices<'a>,
         project: &str,
         any_python: bool,
-    ) -> Result<(String, String, Vec<Item<'a>>), Error> {
+    ) -> Result<NewWheel<'a>, Error> {
         let mut name = devices.host().of_device(project, any_python);
         name.variant.clone_from(&self.label);
         let what = match self.processors.as_slice() {
@@ -86,7 +88,7 @@ impl Variant {
                 content: Content::Bytes(text),
             });
         }
-        Ok((name.to_string(), format!("{dist_info}/RECORD"), items))
+        Ok(NewWheel { name: name.to_string(), record: format!("{dist_info}/RECORD"), items })
     }
 
     /// Its label and its properties, unless it is for installers without variants.

@@ -36,8 +36,8 @@ pub(super) fn properties(processors: &[String]) -> Value {
 /// The variants that an index lists; `None` if [`text`] would not write it so.
 pub(super) fn listed(index: &[u8]) -> Option<BTreeMap<String, Value>> {
     let value: Value = serde_json::from_slice(index).ok()?;
-    let variants = value.get("variants")?.as_object()?;
-    let variants: BTreeMap<String, Value> = variants.clone().into_iter().collect();
+    let variants: BTreeMap<String, Value> =
+        value.get("variants")?.as_object()?.clone().into_iter().collect();
     let are_labels = variants.keys().all(|label| !label.is_empty() && is_label(label));
     (are_labels && metadata(&variants) == value).then_some(variants)
 }
@@ -45,8 +45,10 @@ pub(super) fn listed(index: &[u8]) -> Option<BTreeMap<String, Value>> {
 /// The variants that this `variant.json` describes.
 pub(super) fn labels(bytes: &[u8]) -> Result<Vec<String>, String> {
     let value: Value = serde_json::from_slice(bytes).map_err(|error| error.to_string())?;
-    let variants = value.get("variants").and_then(Value::as_object);
-    let variants = variants.ok_or("no object `variants` in the file")?;
+    let variants = value
+        .get("variants")
+        .and_then(Value::as_object)
+        .ok_or("no object `variants` in the file")?;
     Ok(variants.keys().cloned().collect())
 }
 

@@ -20,7 +20,7 @@ use kpack_split::input::{self, Archives, LinkedBinary, MarkerGroup};
 const OF_BUILD: [&str; 2] = [".note.gnu.build-id", ".text"];
 
 /// The archives below the directories that `--archives` names.
-pub(super) struct Sources {
+pub(super) struct ArchiveSources {
     directories: Vec<PathBuf>,
     /// With the directory that each is below.
     files: Vec<(PathBuf, PathBuf)>,
@@ -44,7 +44,7 @@ pub(super) struct VendoredArchive {
     pub(super) target: TargetId,
 }
 
-impl Sources {
+impl ArchiveSources {
     /// Lists the archives.
     ///
     /// # Errors
@@ -117,8 +117,8 @@ impl Sources {
             let Some(target) = pattern.target_of(name) else {
                 continue;
             };
-            let archive = self.archives.open(file)?;
-            let archive = lock(&archive);
+            let opened = self.archives.open(file)?;
+            let archive = lock(&opened);
             let (toc, id) = (archive.toc(), target.to_string());
             let mut wrappers = group.wrappers.iter();
             let has_code = wrappers.any(|wrapper| {
@@ -137,13 +137,15 @@ impl Sources {
                 Some(false) => return Err(of_another_build(linked, file)),
                 None => drop(vendored.unchecked.insert(file.clone())),
             }
-            let of_group = pattern.group().map(|group| group.to_string());
-            let of_group = of_group.unwrap_or_else(|| toc.group_name.clone());
+            let of_group = pattern
+                .group()
+                .map(|group| group.to_string())
+                .unwrap_or_else(|| toc.group_name.clone());
             let archive =
                 VendoredArchive { from: file.clone(), group: Group::from(of_group), target };
             found = true;
-            let name = name.to_string_lossy().into_owned();
-            if let Some(known) = vendored.archives.get(&name) {
+            let key = name.to_string_lossy().into_owned();
+            if let Some(known) = vendored.archives.get(&key) {
                 if input::digest(&known.from)? != input::digest(file)? {
                     let text = format!(
                         "{} and {} both have the device code of the library, and differ; pass one of their directories",
@@ -154,15 +156,14 @@ impl Sources {
                 }
                 continue;
             }
-            vendored.archives.insert(name, archive);
+            vendored.archives.insert(key, archive);
         }
         Ok(found)
     }
 
     /// The error for a library without archives.
     fn none(&self, linked: &LinkedBinary, marker: &Marker) -> Error {
-        let directories = self.directories.iter();
-        let directories = list(directories.map(|path| shown(path).to_string()));
+        let directories = list(self.directories.iter().map(|path| shown(path).to_string()));
         let text = format!(
             "split by another tool, and no archive below {directories} has its device code (`{}` in `{}`); pass the ROCm that the wheel was built with",
             marker.kernel_name.as_deref().unwrap_or_default(),
@@ -237,13 +238,12 @@ fn is_of_same_build(
     binary: &str,
 ) -> Result<Option<bool>, Error> {
     // Some tools name binaries by their paths in the build tree, which ends with that in the prefix.
-    let names = std::iter::successors(Some(Path::new(binary)), |name| {
+    let ends = std::iter::successors(Some(Path::new(binary)), |name| {
         let first = name.components().next()?;
         name.strip_prefix(first).ok()
     });
-    let names: Vec<&Path> = names.filter(|name| name.components().count() > 1).collect();
-    let prefixes = archive.ancestors().skip(1);
-    let prefixes = prefixes.take_while(|prefix| prefix.starts_with(root));
+    let names = Vec::from_iter(ends.filter(|name| name.components().count() > 1));
+    let prefixes = archive.ancestors().skip(1).take_while(|prefix| prefix.starts_with(root));
     let places = prefixes.flat_map(|prefix| names.iter().map(|name| prefix.join(name)));
     for place in places.filter(|path| path.is_file()) {
         // It may be a linker script.
@@ -251,8 +251,11 @@ fn is_of_same_build(
             continue;
         };
         let bytes = |linked: &LinkedBinary, name| linked.image.bytes_of(name);
-        let both = OF_BUILD.map(|name| bytes(linked, name).zip(bytes(&installed, name)));
-        let mut both = both.into_iter().flatten().peekable();
+        let mut both = OF_BUILD
+            .map(|name| bytes(linked, name).zip(bytes(&installed, name)))
+            .into_iter()
+            .flatten()
+            .peekable();
         if both.peek().is_some() {
             return Ok(Some(both.all(|(own, other)| own == other)));
         }

@@ -8,7 +8,7 @@ use kpack_format::{Selection, TargetId};
 use tempfile::TempDir;
 
 use super::archive::{Destination, Wheel};
-use super::members::Member;
+use super::members::{Member, of_unpacked};
 use super::record::Digest;
 use super::sdist::{self, is_sdist};
 use super::set::{ALL, Pin, Pins, device_of};
@@ -75,7 +75,9 @@ fn verify_all(paths: &[PathBuf], options: &VerifyOptions) -> Result<Report, Erro
         let is_required = |wheel: &&Wheel| pins.always.iter().any(|pin| pin.asks_for(wheel));
         asked.extend(wheels.iter().filter(is_required).map(|wheel| &wheel.path));
         let fat = against.as_ref().filter(|fat| fat.name == host.name);
-        overlay(host, &pins, &devices, fat, options, &mut report)?;
+        if let Err(error) = overlay(host, &pins, &devices, fat, options, &mut report) {
+            rejected(&mut report, &host.path, error)?;
+        }
         if let Some(fat) = fat {
             same_members(host, fat, &mut report)?;
         }
@@ -88,7 +90,14 @@ fn verify_all(paths: &[PathBuf], options: &VerifyOptions) -> Result<Report, Erro
     }
     let mut others = 0;
     for wheel in wheels.iter().filter(|wheel| !asked.contains(&wheel.path)) {
-        let elsewhere = wheel.split_elsewhere()?;
+        let elsewhere = match wheel.split_elsewhere() {
+            Ok(elsewhere) => elsewhere,
+            Err(error) => {
+                rejected(&mut report, &wheel.path, error)?;
+                others += 1;
+                continue;
+            }
+        };
         for library in &elsewhere {
             let id = ids::SPLIT_BY_ANOTHER_TOOL;
             fault(&mut report, id, &wheel.path, library.to_string());
@@ -113,6 +122,11 @@ fn verify_all(paths: &[PathBuf], options: &VerifyOptions) -> Result<Report, Erro
         let text = "no host wheel has this name, so there is nothing to compare with";
         fault(&mut report, ids::MISSING_WHEEL, &fat.path, text);
     }
+    // The hosts for several Pythons share device wheels, and what is wrong with these.
+    let mut known = BTreeSet::new();
+    report
+        .findings
+        .retain(|found| known.insert((found.id.as_str(), found.path.clone(), found.text.clone())));
     Ok(report)
 }
 
@@ -124,11 +138,10 @@ fn asked_by_sdist(
 ) -> Result<BTreeSet<Pin>, Error> {
     let pins = match sdist::requirements(path) {
         Ok(pins) => pins,
-        Err(Error::Refused { id, reason, .. }) => {
-            fault(report, id, path, reason);
+        Err(error) => {
+            rejected(report, path, error)?;
             return Ok(BTreeSet::new());
         }
-        Err(error) => return Err(error),
     };
     let extras = pins.extras.into_values().flatten();
     let all: BTreeSet<Pin> = extras.chain(pins.always).collect();
@@ -158,6 +171,13 @@ fn fault(report: &mut Report, id: Id, path: &Path, text: impl Into<Reason>) {
     report.findings.push(finding);
 }
 
+/// Reports why the file at `path` was rejected. An error that is not about its contents is returned.
+fn rejected(report: &mut Report, path: &Path, error: Error) -> Result<(), Error> {
+    let Error::Refused { id, reason, .. } = error else { return Err(error) };
+    fault(report, id, path, reason);
+    Ok(())
+}
+
 /// Opens a wheel and reads all of it; `None` if it is damaged, or installers reject it.
 fn sound(path: &Path, report: &mut Report) -> Result<Option<Wheel>, Error> {
     let read = Wheel::parse(path).and_then(|wheel| {
@@ -184,11 +204,7 @@ fn sound(path: &Path, report: &mut Report) -> Result<Option<Wheel>, Error> {
             }
             Ok(is_installed.then_some(wheel))
         }
-        Err(Error::Refused { id, reason, .. }) => {
-            fault(report, id, path, reason);
-            Ok(None)
-        }
-        Err(error) => Err(error),
+        Err(error) => rejected(report, path, error).map(|()| None),
     }
 }
 
@@ -278,11 +294,11 @@ fn overlay(
     report: &mut Report,
 ) -> Result<(), Error> {
     #[expect(clippy::disallowed_methods, reason = "nobody else may write to a temporary directory")]
-    let scratch = TempDir::new();
-    let scratch = scratch.map_err(|e| Error::io(&std::env::temp_dir(), "create files in", e))?;
-    let scratch = scratch.path();
-    let scratch = &scratch.canonicalize().map_err(|e| Error::io(scratch, "open", e))?;
-    let directory = Directory::open(scratch)?;
+    let scratch =
+        TempDir::new().map_err(|e| Error::io(&std::env::temp_dir(), "create files in", e))?;
+    // Reports have the path without symbolic links.
+    let root = scratch.path().canonicalize().map_err(|e| Error::io(scratch.path(), "open", e))?;
+    let directory = Directory::open(&root)?;
     let make = |name: &str| directory.provide_below(name.as_ref());
     let (site, whole) = (make("site")?, make("fat")?);
     let (tree, original) = (site.path().to_owned(), whole.path().to_owned());
@@ -296,12 +312,13 @@ fn overlay(
     if let Some(fat) = fat {
         fat.unpack(&whole, &|member| in_site(fat, member))?;
     }
-    shared(host, pins, devices, &tree, report)?;
+    let of_host = |error| of_unpacked(&host.path, &[&tree, &original], error);
+    shared(host, pins, devices, &tree, report).map_err(of_host)?;
     let mut unpacked = verify::Options::default();
     unpacked.against = fat.map(|_| original.clone());
     unpacked.targets.clone_from(&options.targets);
     unpacked.jobs = options.jobs;
-    let found = verify::verify(std::slice::from_ref(&tree), &unpacked, &())?;
+    let found = verify::verify(std::slice::from_ref(&tree), &unpacked, &()).map_err(of_host)?;
     for mut check in found.findings {
         // Files in the host wheel, or the fat one, instead of temporary ones.
         for (directory, wheel) in [(&tree, Some(host)), (&original, fat)] {

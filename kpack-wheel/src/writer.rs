@@ -21,6 +21,16 @@ use kpack_core::publish::{Directory, scratch_file};
 use kpack_split::input;
 use kpack_split::source_date;
 
+/// A wheel to write.
+pub(super) struct NewWheel<'a> {
+    /// Its file name.
+    pub(super) name: String,
+    /// The name of its RECORD.
+    pub(super) record: String,
+    /// Its other members.
+    pub(super) items: Vec<Item<'a>>,
+}
+
 /// A member to write.
 #[derive(Clone)]
 pub(super) struct Item<'a> {
@@ -57,20 +67,16 @@ pub(super) fn time() -> Result<DateTime, Error> {
     }))
 }
 
-/// Writes the wheel `name` with these members and the RECORD at `record`. Files between are written to
-/// the same directory. Returns its size in bytes.
+/// Writes a wheel. Files between are written to the same directory. Returns its size in bytes.
 pub(super) fn write(
     directory: &Directory,
-    name: &str,
-    items: &[Item<'_>],
-    record: &str,
+    NewWheel { name, record, items }: &NewWheel<'_>,
     time: DateTime,
 ) -> Result<u64, Error> {
     let (path, scratch) = (&directory.path().join(name), &directory.anchor());
     let failed = |e: io::Error| Error::io(path, "write", e);
-    let options = SimpleFileOptions::default().last_modified_time(time);
-    // Else a wheel that is written on Windows has no modes.
-    let options = options.system(System::Unix);
+    // Without the system, a wheel that is written on Windows has no modes.
+    let options = SimpleFileOptions::default().last_modified_time(time).system(System::Unix);
     let prepared = prepare(items, options, scratch)?;
 
     let file = directory.create_open(name.as_ref(), false).map_err(failed)?;
@@ -110,8 +116,8 @@ pub(super) fn write(
     let (mut spool, _) = deflated(record, bytes.as_slice(), bytes.len() as u64, options, scratch)?;
     let raw = spool.by_index_raw(0).map_err(broken)?;
     zip.raw_copy_file(raw).map_err(broken)?;
-    let output = zip.finish().map_err(broken)?.into_inner();
-    let output = output.map_err(|error| failed(error.into_error()))?;
+    let output =
+        zip.finish().map_err(broken)?.into_inner().map_err(|error| failed(error.into_error()))?;
     let metadata = output.close().and_then(|file| file.metadata());
     Ok(metadata.map_err(failed)?.len())
 }
@@ -195,8 +201,8 @@ fn deflated(
         ZipError::Io(error) => Error::io(scratch, "write to", error),
         error => zip_error(scratch, Some(name), error),
     };
-    let options = options.compression_method(CompressionMethod::Deflated);
-    let options = options.compression_level(Some(LEVEL));
+    let options =
+        options.compression_method(CompressionMethod::Deflated).compression_level(Some(LEVEL));
     let started = with_memory(|| zip.start_file(name, options.large_file(size >= LARGE)));
     started.map_err(failed)?;
     let digest =

@@ -1,10 +1,12 @@
 //! Given host wheels and device wheels, when they are verified, then what does not fit together is reported.
 
 use std::fs;
+use std::path::Path;
 
 use crate::wheels::{FAT, binary, binary_wheel};
 use kpack_core::ids;
 use kpack_split::install::{InstallOptions, install};
+use kpack_tests::bytes;
 use kpack_tests::fixture::Wheel;
 use kpack_tests::tree::Tree;
 use kpack_wheel::{Options, VerifyOptions, describe, split, verify};
@@ -61,16 +63,20 @@ fn libraries_that_another_tool_split_are_named() {
     }
 }
 
-/// A host wheel whose extra asks for a device wheel by `pin`, and the device wheel, which requires `host`.
-fn set(pin: &str, host: &str) -> (Wheel, Wheel) {
-    let requires = |pin: &str, extra: &str| format!("{pin} ; extra == '{extra}'");
-    let of_host = binary_wheel()
+/// The wheel as a host wheel whose extra asks for a device wheel by `pin`.
+fn host(wheel: Wheel, pin: &str) -> Wheel {
+    let requires = |extra: &str| format!("{pin} ; extra == '{extra}'");
+    wheel
         .field("Provides-Extra", "device-gfx942")
         .field("Provides-Extra", "device-all")
-        .field("Requires-Dist", &requires(pin, "device-gfx942"))
-        .field("Requires-Dist", &requires(pin, "device-all"));
+        .field("Requires-Dist", &requires("device-gfx942"))
+        .field("Requires-Dist", &requires("device-all"))
+}
+
+/// A host wheel whose extra asks for a device wheel by `pin`, and the device wheel, which requires `required`.
+fn set(pin: &str, required: &str) -> (Wheel, Wheel) {
     let device = FAT.replace("vec-", "vec_device_gfx942-");
-    (of_host, Wheel::new(&device).field("Requires-Dist", host))
+    (host(binary_wheel(), pin), Wheel::new(&device).field("Requires-Dist", required))
 }
 
 /// The IDs of what is wrong with two wheels.
@@ -119,4 +125,52 @@ fn a_wheel_variant_that_says_something_else_than_its_name() {
     let found = verify(&[gfx1100], &VerifyOptions::default()).unwrap().findings;
     let text = "the file describes gfx90a (expected gfx1100, as the file name says)";
     assert!(found.iter().any(|finding| finding.text.contains(text)), "{found:?}");
+}
+
+/// Given a library with a damaged marker, whether something else than kpack split it or its wheel has the extras of a host,
+/// then the fault is that of the wheel, and no path is one of the directory that the wheel was unpacked into.
+#[test]
+fn a_damaged_library_is_named_as_a_member_of_its_wheel() {
+    let tree = Tree::new();
+    tree.write("site/vec/_vec.so", binary());
+    let mut options = InstallOptions::new(tree.path("site"), "vec", ["vec/_vec.so"]);
+    options.kpack_dir = "vec/.kpack".into();
+    install(&options, &()).unwrap();
+    let mut damaged = fs::read(tree.path("site/vec/_vec.so")).unwrap();
+    let key = bytes::position(&damaged, b"kpack_search_paths");
+    damaged[key - 1] = 0xc1;
+    let foreign = Wheel::new(FAT).member("vec/_vec.so", damaged.clone());
+    let (host, device) = set("vec-device-gfx942==1.0", "vec==1.0");
+    let host = host.member("vec/damaged.so", damaged);
+    for (name, wheels) in [("foreign", vec![foreign]), ("host", vec![host, device])] {
+        let tree = Tree::new();
+        let paths = Vec::from_iter(wheels.iter().map(|wheel| wheel.write(tree.root()).unwrap()));
+        let report = verify(&paths, &VerifyOptions::default()).unwrap();
+        let is_of_wheel = |path: &Path| paths.iter().any(|wheel| path.starts_with(wheel));
+        for found in &report.findings {
+            let is_general = found.file().as_os_str().is_empty();
+            assert!(is_general || is_of_wheel(found.file()), "{name}: {found:?}");
+            assert!(!found.text.contains("/site/"), "{name}: {found:?}");
+        }
+        let mut findings = report.findings.iter();
+        assert!(findings.any(|found| found.id == ids::DAMAGED_MARKER), "{name}: {report:#?}");
+        let refused = split(&Options::new([&paths[0]], tree.path("out")), &()).unwrap_err();
+        let start = paths[0].display().to_string();
+        assert!(refused.to_string().starts_with(&start), "{name}: {refused}");
+    }
+}
+
+/// Given host wheels for two Pythons with one device wheel, what is wrong with that is said once.
+#[test]
+fn a_fault_of_a_wheel_that_two_hosts_share_is_said_once() {
+    let tree = Tree::new();
+    let pin = "vec-device-gfx942==1.0";
+    let one = host(binary_wheel(), pin);
+    let other = host(Wheel::new(&FAT.replace("cp311-cp311", "cp312-cp312")), pin);
+    let device = Wheel::new("vec_device_gfx942-1.0-py3-none-manylinux_2_28_x86_64.whl");
+    let device = device.field("Requires-Dist", "vec==2.0");
+    let wheels = [one, other, device].map(|wheel| wheel.write(tree.root()).unwrap());
+    let found = verify(&wheels, &VerifyOptions::default()).unwrap().findings;
+    let pins = found.iter().filter(|found| found.id == ids::WRONG_PIN);
+    assert_eq!(pins.count(), 1, "{found:#?}");
 }

@@ -1,5 +1,5 @@
-//! What becomes of one wheel: it is unpacked and its binaries are split like those of an install prefix,
-//! and each file then belongs to the host wheel or to a device wheel.
+//! The contents of one wheel: it is unpacked and its binaries are split like those of an install prefix, in a hidden
+//! directory, and each file then belongs to the host or to the GPUs of a device wheel.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
@@ -11,17 +11,17 @@ use kpack_format::manifest::{KpackFile, Manifest, PROCESSOR};
 use kpack_format::names::{Group, is_manifest};
 use kpack_format::target_id::ParseTargetIdError;
 
-use super::archive::{Destination, SitePackages, Wheel};
-use super::device::Devices;
-use super::elsewhere::SplitElsewhere;
-use super::members::in_member;
-use super::name::escaped;
-use super::options::Options;
-use super::record::Digest;
-use super::vendor::{Sources, VendoredArchive};
-use super::writer::{Content, Item};
+use super::report::warning;
+use crate::archive::{Destination, SitePackages, Wheel};
+use crate::device::Devices;
+use crate::elsewhere::SplitElsewhere;
+use crate::members::{in_member, of_unpacked};
+use crate::name::escaped;
+use crate::options::Options;
+use crate::record::Digest;
+use crate::vendor::{ArchiveSources, VendoredArchive};
+use crate::writer::Content;
 use kpack_core::files::with_slashes;
-use kpack_core::finding::Id;
 use kpack_core::platform::canonicalize;
 use kpack_core::publish::{self, Directory};
 use kpack_core::report::Progress;
@@ -44,46 +44,46 @@ const SITE: &str = "site";
 const ELSEWHERE: &str = "elsewhere";
 
 /// One wheel, read and split.
-pub(super) struct SplitWheel<'a> {
+pub(super) struct Contents<'a> {
     pub(super) wheel: &'a Wheel,
     /// The digests of its members.
-    digests: Vec<Digest>,
+    pub(super) digests: Vec<Digest>,
     /// The kind of `site-packages` that its device code is in.
     pub(super) scheme: SitePackages,
     /// Where it was unpacked, with a path that leads there as long as it is open.
-    tree: PathBuf,
+    pub(super) tree: PathBuf,
     scratch: Directory,
     /// The binaries that are host binaries now, by their paths in `site-packages`.
     split: BTreeSet<String>,
     /// The libraries that another tool split and whose markers were changed, by their paths in `site-packages`.
     changed: BTreeSet<String>,
     /// The manifests of the archives.
-    manifests: BTreeSet<String>,
+    pub(super) manifests: BTreeSet<String>,
     /// The files of each device wheel.
     pub(super) devices: Devices<'a>,
 }
 
-impl<'a> SplitWheel<'a> {
+impl<'a> Contents<'a> {
     /// Unpacks `wheel` into the empty directory `scratch`, and splits what is there.
     pub(super) fn new(
         wheel: &'a Wheel,
         scratch: Directory,
         options: &'a Options,
-        sources: &Sources,
+        sources: &ArchiveSources,
         debug_files: &DebugFiles,
         progress: &dyn Progress,
         findings: &mut Vec<Finding>,
     ) -> Result<Self, Error> {
         let members = in_site(wheel);
         // Reports have the path without symbolic links.
-        let root = canonicalize(&scratch.anchor());
-        let root = root.map_err(|e| Error::io(&options.output_dir, "open", e))?;
+        let root = canonicalize(&scratch.anchor())
+            .map_err(|e| Error::io(&options.output_dir, "open", e))?;
         let (tree, elsewhere) = (root.join(SITE), root.join(ELSEWHERE));
         let digests = wheel.unpack(&scratch, &|member| match wheel.place(member) {
             Destination::Elsewhere => Some(Path::new(ELSEWHERE).join(&member.name)),
             Destination::Site(_, path) => Some(Path::new(SITE).join(path)),
         })?;
-        let failed = |error| in_wheel(wheel, &[&tree, &elsewhere], error);
+        let failed = |error| of_unpacked(&wheel.path, &[&tree, &elsewhere], error);
         warn_of_fat_elsewhere(wheel, &elsewhere, findings).map_err(failed)?;
         scratch.remove_tree(ELSEWHERE.as_ref())?;
         let kernel_files = DatabaseSelection::new(Known::Auto, options.kernel_files.clone());
@@ -93,12 +93,12 @@ impl<'a> SplitWheel<'a> {
         found.treat_spirv(options.storage.spirv);
         report_observations(wheel, &tree, &found, findings)?;
 
-        let elsewhere = wheel.split_elsewhere_in(&found)?;
-        let (lacking, elsewhere): (Vec<_>, Vec<_>) = elsewhere
+        let libraries = wheel.split_elsewhere_in(&found).map_err(failed)?;
+        let (lacking, elsewhere): (Vec<_>, Vec<_>) = libraries
             .into_iter()
             .partition(|library| !options.archives.is_empty() && library.lacks_archives());
 
-        let mut plan = Self {
+        let mut contents = Self {
             wheel,
             digests,
             scheme: wheel.root(),
@@ -109,15 +109,15 @@ impl<'a> SplitWheel<'a> {
             manifests: BTreeSet::new(),
             devices: Devices::new(wheel, options),
         };
-        let targets = found.entries.iter();
-        let targets = targets.filter(|entry| matches!(*entry.class, Class::Target { .. }));
+        let targets =
+            found.entries.iter().filter(|entry| matches!(*entry.class, Class::Target { .. }));
         let files = targets.map(|entry| &*entry.path);
         findings.extend(not_stripped(files, &options.storage.debug, &wheel.path));
         let vendored = lacking.iter().map(SplitElsewhere::path).collect();
-        plan.sort(&found, &members, &vendored, findings)?;
-        plan.install(options, &found, debug_files, progress, findings).map_err(failed)?;
-        plan.vendor(sources, &lacking, findings).map_err(failed)?;
-        if plan.devices.is_empty() {
+        contents.sort(&found, &members, &vendored, findings)?;
+        contents.install(options, &found, debug_files, progress, findings).map_err(failed)?;
+        contents.vendor(sources, &lacking, findings).map_err(failed)?;
+        if contents.devices.is_empty() {
             let is_split = found.entries.iter().any(|entry| *entry.class == Class::Split);
             let mut observations = found.observations.iter();
             let kept = observations.find(|observation| observation.id == ids::SPIRV_KEPT);
@@ -137,11 +137,11 @@ impl<'a> SplitWheel<'a> {
         }
         for library in elsewhere.iter().filter(|library| library.lacks_archives()) {
             let id = ids::SPLIT_BY_ANOTHER_TOOL;
-            findings.push(warning(id, wheel, library.to_string()));
+            findings.push(warning(id, &wheel.path, library.to_string()));
         }
-        plan.adopt_manifests(&members).map_err(failed)?;
-        plan.fragments()?;
-        Ok(plan)
+        contents.adopt_manifests(&members).map_err(failed)?;
+        contents.fragments().map_err(failed)?;
+        Ok(contents)
     }
 
     /// Finds the fat binaries, and the files of kernel databases, which move. The archives of the libraries
@@ -172,8 +172,8 @@ impl<'a> SplitWheel<'a> {
                     let text = format!(
                         "looks architecture-specific: {reason}; it stays in the host wheel"
                     );
-                    let text = Reason::from(text).in_member(path);
-                    findings.push(warning(ids::UNPLACED_FILE, self.wheel, text));
+                    let reason = Reason::from(text).in_member(path);
+                    findings.push(warning(ids::UNPLACED_FILE, &self.wheel.path, reason));
                     continue;
                 }
                 Class::Split if vendored.contains(&*entry.path) => {}
@@ -204,10 +204,9 @@ impl<'a> SplitWheel<'a> {
         progress: &dyn Progress,
         findings: &mut Vec<Finding>,
     ) -> Result<(), Error> {
-        let parsed = found.entries.iter().filter_map(|entry| {
+        let parsed = BTreeMap::from_iter(found.entries.iter().filter_map(|entry| {
             Some((entry.full().to_owned(), Arc::clone(entry.binary.as_ref()?)))
-        });
-        let parsed = BTreeMap::from_iter(parsed);
+        }));
         if let Some(root) = &options.overlay_root
             && !self.tree.join(root).is_dir()
         {
@@ -240,15 +239,13 @@ impl<'a> SplitWheel<'a> {
             }
             self.manifests.insert(with_slashes(&manifest));
             for archive in report.archives {
-                let target = archive.target.parse();
-                let target = target.map_err(|error: ParseTargetIdError| {
+                let target = archive.target.parse().map_err(|error: ParseTargetIdError| {
                     Error::rejected(ids::DAMAGED_ARCHIVE, &archive.path, error.to_string())
                 })?;
-                let path = archive.path.strip_prefix(&self.tree).unwrap_or(&archive.path);
                 let path = if has_others {
                     with_slashes(&one.kpack_dir.join(group.archive(&target)))
                 } else {
-                    with_slashes(path)
+                    with_slashes(archive.path.strip_prefix(&self.tree).unwrap_or(&archive.path))
                 };
                 let content = Content::Archive(archive.path);
                 self.devices.add(&target, &path, 0o644, content)?;
@@ -263,7 +260,7 @@ impl<'a> SplitWheel<'a> {
     /// Adds the archives of libraries that another tool split, in `.kpack` beside each.
     fn vendor(
         &mut self,
-        sources: &Sources,
+        sources: &ArchiveSources,
         libraries: &[SplitElsewhere],
         findings: &mut Vec<Finding>,
     ) -> Result<(), Error> {
@@ -282,7 +279,7 @@ impl<'a> SplitWheel<'a> {
                     "member `{}`: {archives} may be for another build of the library (no code IDs to compare, and no installed library below --archives); pass the prefix of the ROCm that the wheel was built with",
                     library.path().display()
                 );
-                findings.push(warning(ids::STALE_ARCHIVE, self.wheel, text));
+                findings.push(warning(ids::STALE_ARCHIVE, &self.wheel.path, text));
             }
             for (name, archive) in vendored.archives {
                 self.vendor_archive(library.path(), name, archive, &hint)?;
@@ -320,8 +317,9 @@ impl<'a> SplitWheel<'a> {
         }
         let target = archive.target.to_string();
         let open = input::open_archive(&archive.from)?;
-        let size = std::fs::metadata(&archive.from);
-        let size = size.map_err(|e| Error::io(&archive.from, "read", e))?.len();
+        let size = std::fs::metadata(&archive.from)
+            .map_err(|e| Error::io(&archive.from, "read", e))?
+            .len();
         let checksum = input::digest(&archive.from)?;
         let file = KpackFile::new(&target, name, size, open.kernel_count(), Some(checksum));
         let content = Content::Archive(archive.from);
@@ -358,8 +356,7 @@ impl<'a> SplitWheel<'a> {
         let (directory, name) = self.place(path)?;
         directory.remove(name)?;
         let shown = self.tree.join(path);
-        let file = directory.create_open(name, false);
-        let file = file.map_err(|e| Error::io(&shown, "write", e))?;
+        let file = directory.create_open(name, false).map_err(|e| Error::io(&shown, "write", e))?;
         publish::write_manifest(&shown, &file, &manifest.to_bytes())
     }
 
@@ -426,47 +423,16 @@ impl<'a> SplitWheel<'a> {
                 }
                 // What the hint says is true for the host wheel's version only.
                 fragment.install_hint = None;
-                let path = Path::new(path).with_file_name(group.fragment(&device.label));
-                let path = with_slashes(&path);
-                device.set(path, 0o644, Content::Bytes(fragment.to_bytes()));
+                let own = Path::new(path).with_file_name(group.fragment(&device.label));
+                device.set(with_slashes(&own), 0o644, Content::Bytes(fragment.to_bytes()));
             }
         }
         Ok(())
     }
 
-    /// The members of the host wheel, but for its RECORD: its metadata is last.
-    pub(super) fn host(&self) -> Result<Vec<Item<'_>>, Error> {
-        let metadata = self.devices.host_metadata()?;
-        let metadata_name = self.wheel.in_dist_info("METADATA");
-        let (mut items, mut last) = (Vec::new(), Vec::new());
-        for (member, digest) in self.wheel.members.iter().zip(&self.digests) {
-            let path = match self.wheel.place(member) {
-                Destination::Site(_, path) => with_slashes(&path),
-                Destination::Elsewhere => String::new(),
-            };
-            let content = if member.name == metadata_name {
-                Content::Bytes(metadata.bytes().to_vec())
-            } else if self.split.contains(&path) || self.changed.contains(&path) {
-                Content::File(self.tree.join(&path))
-            } else {
-                Content::Copied(self.wheel, member, *digest)
-            };
-            let is_left_out = self.devices.content(&path).is_some()
-                || self.wheel.is_record(member)
-                || self.manifests.contains(&path);
-            if is_left_out {
-                continue;
-            }
-            let item = Item { name: member.name.clone(), mode: member.mode, content };
-            if self.wheel.is_metadata(member) { last.push(item) } else { items.push(item) }
-        }
-        items.extend(self.manifests.iter().map(|path| Item {
-            name: self.wheel.member_at(self.scheme, path),
-            mode: 0o644,
-            content: Content::File(self.tree.join(path)),
-        }));
-        items.extend(last);
-        Ok(items)
+    /// Whether the file at a path in `site-packages` is one of the unpacked tree now, and no longer the member of the wheel.
+    pub(super) fn is_rewritten(&self, path: &str) -> bool {
+        self.split.contains(path) || self.changed.contains(path)
     }
 
     /// Removes what was unpacked, except the files of device wheels.
@@ -485,31 +451,12 @@ impl<'a> SplitWheel<'a> {
 
 /// The members that are installed in `site-packages`, by their paths there.
 fn in_site(wheel: &Wheel) -> BTreeMap<PathBuf, (SitePackages, usize)> {
-    let members = wheel.members.iter().enumerate();
-    let members = members.filter_map(|(index, member)| match wheel.place(member) {
-        Destination::Site(scheme, path) => Some((path, (scheme, index))),
-        Destination::Elsewhere => None,
-    });
+    let members =
+        wheel.members.iter().enumerate().filter_map(|(index, member)| match wheel.place(member) {
+            Destination::Site(scheme, path) => Some((path, (scheme, index))),
+            Destination::Elsewhere => None,
+        });
     members.collect()
-}
-
-/// An error about an unpacked file as one about the member.
-fn in_wheel(wheel: &Wheel, trees: &[&Path], error: Error) -> Error {
-    match &error {
-        Error::Refused { id, path, reason, details, .. } => {
-            let reason = || Reason::new(reason.clone(), details.clone());
-            let member = trees.iter().find_map(|tree| path.strip_prefix(tree).ok());
-            match member {
-                Some(member) => in_member(*id, &wheel.path, &member.to_string_lossy(), reason()),
-                None => error,
-            }
-        }
-        _ => error,
-    }
-}
-
-fn warning(id: Id, wheel: &Wheel, text: impl Into<Reason>) -> Finding {
-    Finding::new(Severity::Warning, id, &wheel.path, text)
 }
 
 /// Scripts and data are not installed beside the archives.
@@ -526,8 +473,8 @@ fn warn_of_fat_elsewhere(
     for entry in walk.collect()?.entries {
         if *entry.class == Class::Fat {
             let text = "its device code stays in the host wheel, since it is not installed in site-packages";
-            let text = Reason::from(text).in_member(entry.path.display());
-            findings.push(warning(ids::OUTSIDE_SITE_PACKAGES, wheel, text));
+            let reason = Reason::from(text).in_member(entry.path.display());
+            findings.push(warning(ids::OUTSIDE_SITE_PACKAGES, &wheel.path, reason));
         }
     }
     Ok(())
@@ -552,7 +499,7 @@ fn report_observations(
     for (path, text) in found.lacking() {
         let path = path.strip_prefix(tree).unwrap_or(&path).display();
         let text = Reason::from(text).in_member(path);
-        findings.push(warning(ids::INCOMPLETE_DATABASE, wheel, text));
+        findings.push(warning(ids::INCOMPLETE_DATABASE, &wheel.path, text));
     }
     Ok(())
 }
