@@ -10,123 +10,25 @@ use std::process::Command;
 use crate::command::{
     NOBODY, Row, command, for_every_user, said_by, shell, transcript, without_configuration,
 };
+use crate::machine::{
+    ARCHIVE, HIP, LIBRARY, RUNTIME, asks_once, code, fat, kpack_loader, library, machine,
+    new_runtime, note, reading_runtime, split, split_files, stub, with_filters, write_nodes,
+};
 use insta::assert_snapshot;
-use kpack_build::object_file;
-use kpack_core::ids;
-use kpack_doctor::{Options, examine, processors};
 use kpack_format::marker::Marker;
-use kpack_split::install::{InstallOptions, install};
-use kpack_split::join::{JoinOptions, join};
 use kpack_tests::bytes;
-use kpack_tests::fixture::{FatLibrary, Kind, Storage, TargetCode, code_object, stub_library};
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, stub_library};
 use kpack_tests::process::{copy_environment, output, run};
 use kpack_tests::require;
 use kpack_tests::tree::{Tree, write};
 
-const HIP: &str = "rocm/libamdhip64.so.6";
-const LOADER: &str = "rocm/librocm_kpack.so.0";
-const LIBRARY: &str = "prefix/lib/libvec.so";
-const ARCHIVE: &str = "prefix/lib/.kpack/vec_lib_gfx942.kpack";
-
-/// The path of the HIP runtime from libraries in a prefix.
-const RUNTIME: &str = "$ORIGIN/../../rocm";
-
 const AS_IT_IS: fn(&Tree) = |_| {};
-
-/// A prefix with a split library for gfx1030 and gfx942, a program that loads it, and a HIP runtime that does not read
-/// markers. `fat` contains the library as it was, `reading` a HIP runtime that reads markers and ROCm's loader, and `kpack`
-/// kpack's loader and the shim.
-fn machine() -> Tree {
-    let tree = Tree::new();
-    for path in [HIP, "kpack/libkpack_hip.so"] {
-        stub(&tree, path);
-    }
-    reading_runtime(&tree, "reading/libamdhip64.so.6", "reading/librocm_kpack.so.0");
-    kpack_loader(&tree, "kpack/librocm_kpack.so.0");
-    library(&tree, &["gfx1030", "gfx942"]).build(&tree.path("fat/lib/libvec.so")).unwrap();
-    tree.copy_file("fat/lib/libvec.so", LIBRARY);
-    let mut options = InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]);
-    options.install_hint = Some("apt install vec-@GFXARCH@".to_owned());
-    install(&options, &()).unwrap();
-    // As the search path of a program that is set here, DT_RUNPATH comes after LD_LIBRARY_PATH.
-    let program = FatLibrary::new().kind(Kind::Pie).flag("-Wl,--enable-new-dtags");
-    let program = program.linked_with(tree.path(HIP), "$ORIGIN/../rocm");
-    let program = program.linked_with(tree.path("fat/lib/libvec.so"), "$ORIGIN/../prefix/lib");
-    program.build(&tree.path("bin/app")).unwrap();
-    tree
-}
-
-/// A library without code.
-fn stub(tree: &Tree, path: &str) {
-    stub_library(&tree.path(path), "", &[]);
-}
-
-/// Replaces the HIP runtime by one that reads markers.
-fn new_runtime(tree: &Tree) {
-    tree.copy_file("reading/libamdhip64.so.6", HIP);
-    tree.copy_file("reading/librocm_kpack.so.0", LOADER);
-}
-
-/// A HIP runtime that calls ROCm's loader.
-fn reading_runtime(tree: &Tree, path: &str, loader: &str) {
-    stub_library(&tree.path(loader), "int kpack_load_code_object(void) { return 1; }", &[]);
-    let code = "int kpack_load_code_object(void);\n\
-                int (*loads)(void) = kpack_load_code_object;";
-    stub_library(&tree.path(path), code, &[&tree.path(loader)]);
-}
-
-/// kpack's loader, by its note.
-fn kpack_loader(tree: &Tree, path: &str) {
-    let note = note(".note.kpack_loader", 2);
-    let code = format!("int kpack_load_code_object(void) {{ return 1; }}\n__asm__({note:?});");
-    stub_library(&tree.path(path), &code, &[]);
-}
-
-/// A note as kpack's libraries have it.
-fn note(section: &str, kind: u32) -> String {
-    format!(
-        ".section {section},\"a\",@note\n.long 6, 0, {kind}\n.asciz \"kpack\"\n.zero 2\n.previous\n"
-    )
-}
-
-/// A library with code for these targets, which is linked with the HIP runtime.
-fn library(tree: &Tree, targets: &[&str]) -> FatLibrary {
-    fat(targets).linked_with(tree.path(HIP), RUNTIME)
-}
-
-/// A library with code for these targets. It needs no HIP runtime.
-fn fat(targets: &[&str]) -> FatLibrary {
-    let wrapper = targets.iter().map(|target| code(target, 1));
-    FatLibrary::new().flag("-Wl,-soname,libvec.so").wrapper(Storage::Plain, wrapper)
-}
-
-fn code(target: &str, byte: u8) -> TargetCode {
-    (target.to_owned(), code_object(target, &[byte; 9000]).unwrap())
-}
-
-/// Builds libraries `lib/libvec.so` of a new prefix, and splits them.
-fn split(library: &FatLibrary, tree: &Tree, prefix: &str) {
-    let _ = fs::remove_dir_all(tree.path(prefix));
-    library.build(&tree.path(prefix).join("lib/libvec.so")).unwrap();
-    split_files(tree, prefix, &["lib/libvec.so"]);
-}
-
-fn split_files(tree: &Tree, prefix: &str, files: &[&str]) {
-    install(&InstallOptions::new(tree.path(prefix), "vec", files), &()).unwrap();
-}
 
 /// Changes the split library.
 fn changed(tree: &Tree, to: &str, change: impl FnOnce(&mut Vec<u8>)) {
     let mut bytes = fs::read(tree.path(LIBRARY)).unwrap();
     change(&mut bytes);
     tree.write(to, bytes);
-}
-
-fn with_filters(check: impl FnOnce()) {
-    let mut settings = insta::Settings::clone_current();
-    settings.add_filter(r"[0-9.]+ KiB", "[size]");
-    settings.add_filter(r"0x[0-9a-f]{3,}", "[offset]");
-    settings.bind(check);
 }
 
 #[test]
@@ -308,15 +210,6 @@ fn linked(tree: &Tree) {
 /// Where ROCm's loader finds less than kpack's.
 #[test]
 fn loaders() {
-    const TWO_LOADERS: &[&str] = &[
-        "kpack doctor prefix --arch gfx90a -v",
-        "cp kpack/librocm_kpack.so.0 rocm",
-        "kpack doctor prefix --arch gfx90a -v",
-        // With complete archives, both find it.
-        "kpack doctor complete --arch gfx90a -v",
-        "cp reading/librocm_kpack.so.0 rocm",
-        "kpack doctor complete --arch gfx90a -v",
-    ];
     let rows: &[Row] = &[
         (
             "whose loader a runtime calls and under which name",
@@ -354,27 +247,6 @@ fn loaders() {
                 "kpack doctor linked --arch gfx942 -v",
             ],
         ),
-        // Since August 2026, ROCm's loader goes on, and the name of a HIP runtime does not always say how old it is.
-        (
-            "ROCm's stops at an archive without the kernel: 7.13",
-            |tree| variants(tree, "libamdhip64.so.7.13.60000"),
-            TWO_LOADERS,
-        ),
-        (
-            "ROCm's stops at an archive without the kernel: 7.14",
-            |tree| variants(tree, "libamdhip64.so.7.14.60850"),
-            TWO_LOADERS,
-        ),
-        (
-            "ROCm's stops at an archive without the kernel: perhaps",
-            |tree| variants(tree, "libamdhip64.so.7"),
-            TWO_LOADERS,
-        ),
-        (
-            "ROCm's stops at an archive without the kernel: perhaps, although it is newer",
-            |tree| variants(tree, "libamdhip64.so.10.1.80000"),
-            TWO_LOADERS,
-        ),
         (
             "ROCm's does not read the archive names of Windows",
             |tree| {
@@ -404,22 +276,6 @@ fn loaders() {
         ),
     ];
     with_filters(|| assert_snapshot!(said_by(rows, &machine())));
-}
-
-/// A library whose second wrapper has code for one of two variants of a GPU, split in two ways, and a HIP runtime with this
-/// name.
-fn variants(tree: &Tree, runtime: &str) {
-    let hip = format!("rocm/{runtime}");
-    reading_runtime(tree, &hip, LOADER);
-    let library = FatLibrary::new()
-        .wrapper(Storage::Plain, ["gfx90a:xnack-", "gfx90a"].map(|target| code(target, 1)))
-        .wrapper(Storage::Plain, [code("gfx90a", 1)])
-        .linked_with(tree.path(&hip), RUNTIME);
-    split(&library, tree, "prefix");
-    library.build(&tree.path("complete/lib/libvec.so")).unwrap();
-    let mut complete = InstallOptions::new(tree.path("complete"), "vec", ["lib/libvec.so"]);
-    complete.storage.complete_variants = true;
-    install(&complete, &()).unwrap();
 }
 
 #[test]
@@ -608,195 +464,9 @@ fn other_files_and_options() {
     with_filters(|| assert_snapshot!(said_by(rows, &machine())));
 }
 
-/// What the doctor says of the prefix on a machine with these GPUs. The first command that it advises is written to `advice`.
-fn said_on(tree: &Tree, gpus: &str) -> String {
-    write_nodes(tree, gpus);
-    let mut options = Options::default();
-    options.nodes = tree.path("nodes");
-    options.system = tree.path("system");
-    let report = examine(&[tree.path("prefix")], &options).unwrap();
-    let cause = report.cause().map_or("none", |cause| cause.finding.id.as_str());
-    let remedy = report.remedy.as_ref().map_or("none", |remedy| &remedy.command);
-    let mut text = format!("on {gpus}: {}\ncause {cause}, remedy {remedy}\n", report.verdict);
-    for found in &report.findings {
-        let finding = &found.finding;
-        let path = finding.path.as_ref().map(|path| format!("{}: ", path.display()));
-        let (severity, id, path) = (finding.severity, finding.id, path.unwrap_or_default());
-        writeln!(text, "{severity:?} [{id}] {path}{}", finding.text).unwrap();
-        if let Some(help) = &finding.help {
-            writeln!(text, "  {help}").unwrap();
-        }
-    }
-    if let Some((_, advice)) = text.split_once("run `kpack join ") {
-        let (arguments, _) = advice.split_once('`').unwrap();
-        tree.write("advice", format!("kpack join {arguments}"));
-    }
-    text.replace(tree.root().to_str().unwrap(), "/tree")
-}
-
-/// KFD's list of these GPUs, in `nodes`; `-` for no list.
-fn write_nodes(tree: &Tree, gpus: &str) {
-    let _ = fs::remove_dir_all(tree.path("nodes"));
-    if gpus == "-" {
-        return;
-    }
-    fs::create_dir(tree.path("nodes")).unwrap();
-    for (number, gpu) in gpus.split_whitespace().enumerate() {
-        let properties = match gpu {
-            "cpu" => "simd_count 0\n",
-            "gfx942" => "simd_count 1216\ngfx_target_version 90402\n",
-            "gfx1030" => "simd_count 4\ngfx_target_version 100300\n",
-            "gfx1036" => "simd_count 4\ngfx_target_version 100306\n",
-            other => panic!("{other}"),
-        };
-        tree.write(&format!("nodes/{number}/properties"), properties);
-    }
-}
-
-/// The system has only these files.
-fn system(tree: &Tree, files: &[&str]) {
-    new_runtime(tree);
-    fs::remove_dir_all(tree.path("system")).unwrap();
-    fs::create_dir(tree.path("system")).unwrap();
-    for file in files {
-        let text = if file.ends_with("vendor") { "0x1002\n" } else { "0x030000\n" };
-        tree.write(&format!("system/{file}"), text);
-    }
-}
-
-/// What runs in the rows after `on` is a machine with these GPUs; other lines are a shell's.
-#[test]
-fn machines() {
-    let original = machine();
-    original.write("system/dev/kfd", "");
-    let rows: &[Row] = &[
-        (
-            "one GPU of several is enough; a processor with graphics is no fault",
-            new_runtime,
-            &["on cpu gfx942 gfx942", "on gfx942 gfx1036", "on gfx1036", "on "],
-        ),
-        (
-            "join is advised for all GPUs of the machine",
-            |tree| join_for(tree, "gfx1030"),
-            &["on gfx1030 gfx942", "sh advice", "on gfx1030 gfx942"],
-        ),
-        (
-            "join is advised only if it would help",
-            AS_IT_IS,
-            &[
-                // Nobody can tell which GPU it is.
-                "on ",
-                // Nothing was built for it.
-                "on gfx1036",
-                // Its archive is not installed.
-                "rm prefix/lib/.kpack/vec_lib_gfx942.kpack",
-                "on gfx942",
-                // A joined binary is not helped either.
-                "on gfx1030",
-                "sh advice",
-                "on gfx1030 gfx942",
-                // Nor where no archive ever had code.
-                "on gfx1030 gfx1036",
-            ],
-        ),
-        (
-            "join is not advised for objects that were split before the link, since they have no room for device code",
-            |tree| {
-                let object = FatLibrary::new().kind(Kind::Object);
-                let object =
-                    object.wrapper(Storage::Plain, ["gfx942", "gfx1030"].map(|t| code(t, 1)));
-                object.build(&tree.path("vec.o")).unwrap();
-                let output = tree.path("build");
-                let mut options = object_file::Options::new("vec", &output, [tree.path("vec.o")]);
-                let pattern = output.join(".kpack/vec_lib_@GFXARCH@.kpack");
-                options.search_paths = vec![pattern.to_str().unwrap().to_owned()];
-                object_file::split(&options, &()).unwrap();
-                let mut cc = Command::new("cc");
-                cc.args(["-shared", "-Wl,--no-as-needed,-rpath,$ORIGIN/../../rocm"]);
-                cc.arg(output.join("vec.o")).arg(tree.path(HIP));
-                run(cc.arg("-o").arg(tree.path(LIBRARY)));
-            },
-            &["on gfx942", "on gfx942 gfx1030", "on gfx1036", "on "],
-        ),
-        (
-            "with ROCm 5, one GPU without code disables all",
-            |tree| {
-                stub(tree, "rocm/libamdhip64.so.5");
-                split_for_two(tree, "libamdhip64.so.5");
-                join_for(tree, "gfx1030");
-            },
-            &["on gfx942 gfx1030", "on gfx1030 gfx1036", "on gfx1030"],
-        ),
-        (
-            "two kinds of GPUs, and a runtime that asks once",
-            |tree| asks_once(tree, "libamdhip64.so.7.14.60850"),
-            &["on gfx942 gfx1030", "on gfx942 gfx942"],
-        ),
-        (
-            "two kinds of GPUs, and a runtime that may ask once: 7",
-            |tree| asks_once(tree, "libamdhip64.so.7"),
-            &["on gfx942 gfx1030", "on gfx942 gfx942"],
-        ),
-        (
-            "two kinds of GPUs, and a runtime that may ask once: 10",
-            |tree| asks_once(tree, "libamdhip64.so.10"),
-            &["on gfx942 gfx1030", "on gfx942 gfx942"],
-        ),
-        (
-            "two kinds of GPUs, and a runtime that may ask once: 10.1",
-            |tree| asks_once(tree, "libamdhip64.so.10.1.80000"),
-            &["on gfx942 gfx1030", "on gfx942 gfx942"],
-        ),
-        ("no GPU", |tree| system(tree, &[]), &["on -"]),
-        (
-            "no driver",
-            |tree| {
-                let device = "sys/bus/pci/devices/0000:03:00.0";
-                system(tree, &[&format!("{device}/vendor"), &format!("{device}/class")]);
-            },
-            &["on -"],
-        ),
-        ("no GPU in KFD", |tree| system(tree, &["dev/kfd"]), &["on "]),
-        ("no device", |tree| system(tree, &[]), &["on gfx942"]),
-        (
-            "no device in a container of Docker",
-            |tree| system(tree, &[".dockerenv"]),
-            &["on gfx942"],
-        ),
-        ("no driver in a container", |tree| system(tree, &["run/.containerenv"]), &["on -"]),
-        ("WSL", |tree| system(tree, &["dev/dxg"]), &["on -"]),
-    ];
-    let mut text = String::new();
-    for (name, change, lines) in rows {
-        let tree = original.copy();
-        change(&tree);
-        writeln!(text, "# {name}").unwrap();
-        for line in *lines {
-            text += &match line.strip_prefix("on ") {
-                Some(gpus) => said_on(&tree, gpus),
-                None => transcript(&tree, line, shell(&tree, line)),
-            };
-        }
-        text.push('\n');
-    }
-    with_filters(|| assert_snapshot!(text));
-}
-
-fn join_for(tree: &Tree, gpu: &str) {
-    let options = JoinOptions::new(tree.path("prefix"), [gpu.parse().unwrap()], ["lib/libvec.so"]);
-    join(&options, &()).unwrap();
-}
-
-/// Splits a library for two GPUs that is linked with this HIP runtime.
-fn split_for_two(tree: &Tree, runtime: &str) {
-    let hip = tree.path("rocm").join(runtime);
-    split(&fat(&["gfx1030", "gfx942"]).linked_with(hip, RUNTIME), tree, "prefix");
-}
-
-fn asks_once(tree: &Tree, runtime: &str) {
-    reading_runtime(tree, &format!("rocm/{runtime}"), LOADER);
-    split_for_two(tree, runtime);
-}
+/// A name, the names of HIP runtimes, of which each makes a row of its own, what changes in a copy of the machine, and lines with
+/// the GPUs before the command.
+type RuntimeRow = (&'static str, &'static [&'static str], fn(&Tree, &str), &'static [&'static str]);
 
 /// Given a machine with the GPUs before the colon, then variables hide or replace them.
 #[test]
@@ -805,10 +475,11 @@ fn variables_and_the_gpus_of_the_machine() {
         "gfx942 gfx1030: kpack doctor prefix -v",
         "gfx942 gfx1030: KPACK_HIP=force LD_PRELOAD=$PWD/kpack/libkpack_hip.so kpack doctor prefix -v",
     ];
-    let rows: &[Row] = &[
+    let rows: &[RuntimeRow] = &[
         (
             "hidden GPUs",
-            |tree| {
+            &[""],
+            |tree, _| {
                 new_runtime(tree);
                 library(tree, &["gfx942"]).build(&tree.path(LIBRARY)).unwrap();
             },
@@ -820,7 +491,8 @@ fn variables_and_the_gpus_of_the_machine() {
         ),
         (
             "a GPU that is overridden",
-            new_runtime,
+            &[""],
+            |tree, _| new_runtime(tree),
             &[
                 "gfx942: HSA_OVERRIDE_GFX_VERSION=11.0.0 kpack doctor prefix -v",
                 "gfx942: HSA_OVERRIDE_GFX_VERSION=10.3.0 kpack doctor prefix -v",
@@ -828,7 +500,8 @@ fn variables_and_the_gpus_of_the_machine() {
         ),
         (
             "the device wheels of neither GPU are unused",
-            |tree| {
+            &[""],
+            |tree, _| {
                 for target in ["gfx942", "gfx1030", "gfx1100"] {
                     let text =
                         format!("Metadata-Version: 2.1\nName: x-device-{target}\nVersion: 1\n");
@@ -840,7 +513,8 @@ fn variables_and_the_gpus_of_the_machine() {
         ),
         (
             "a join for the GPUs of the machine",
-            AS_IT_IS,
+            &[""],
+            |_, _| {},
             &[
                 "gfx942 gfx1030 gfx942: HIP_VISIBLE_DEVICES=0 ROCR_VISIBLE_DEVICES=1 kpack join --prefix prefix --arch native",
                 "gfx942 gfx1030 gfx942: kpack doctor prefix -v",
@@ -849,22 +523,14 @@ fn variables_and_the_gpus_of_the_machine() {
         ),
         (
             "a shim that replaces a runtime that asks once",
-            |tree| asks_once(tree, "libamdhip64.so.7.14.60850"),
+            &["libamdhip64.so.7.14.60850"],
+            asks_once,
             FORCED,
         ),
         (
-            "a shim that replaces a runtime that may ask once: 7",
-            |tree| asks_once(tree, "libamdhip64.so.7"),
-            FORCED,
-        ),
-        (
-            "a shim that replaces a runtime that may ask once: 10",
-            |tree| asks_once(tree, "libamdhip64.so.10"),
-            FORCED,
-        ),
-        (
-            "a shim that replaces a runtime that may ask once: 10.1",
-            |tree| asks_once(tree, "libamdhip64.so.10.1.80000"),
+            "a shim that replaces a runtime that may ask once",
+            &["libamdhip64.so.7", "libamdhip64.so.10.1.80000"],
+            asks_once,
             FORCED,
         ),
     ];
@@ -873,16 +539,19 @@ fn variables_and_the_gpus_of_the_machine() {
         return require::skip("`unshare --user --mount` does not work here");
     }
     let mut text = String::new();
-    for (name, change, lines) in rows {
-        let tree = original.copy();
-        change(&tree);
-        writeln!(text, "# {name}").unwrap();
-        for line in *lines {
-            let (gpus, command) = line.split_once(": ").unwrap();
-            write_nodes(&tree, gpus);
-            text += &transcript(&tree, line, pretending(&tree, command));
+    for (name, runtimes, change, lines) in rows {
+        for runtime in *runtimes {
+            let tree = original.copy();
+            change(&tree, runtime);
+            let separator = if runtime.is_empty() { "" } else { ": " };
+            writeln!(text, "# {name}{separator}{runtime}").unwrap();
+            for line in *lines {
+                let (gpus, command) = line.split_once(": ").unwrap();
+                write_nodes(&tree, gpus);
+                text += &transcript(&tree, line, pretending(&tree, command));
+            }
+            text.push('\n');
         }
-        text.push('\n');
     }
     with_filters(|| assert_snapshot!(text));
 }
@@ -898,16 +567,6 @@ fn pretending(tree: &Tree, line: &str) -> Command {
     unshare.args(inner.get_args()).current_dir(tree.root());
     copy_environment(&inner, &mut unshare);
     unshare
-}
-
-#[test]
-fn the_gpus_of_a_machine_as_scripts_need_them() {
-    let tree = Tree::new();
-    let mut options = Options::default();
-    options.nodes = tree.path("nodes");
-    assert_eq!(processors(&options).unwrap_err().id(), ids::NO_GPU);
-    write_nodes(&tree, "gfx942 gfx1030 gfx942");
-    assert_eq!(processors(&options).unwrap(), ["gfx942", "gfx1030"]);
 }
 
 /// Given a database that this user may not list, then the doctor names it, examines all else, and does not say that code

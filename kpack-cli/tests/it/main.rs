@@ -35,6 +35,8 @@ mod launch;
 mod layouts;
 mod little_memory;
 mod lookup;
+#[path = "../../../kpack-doctor/tests/it/machine/mod.rs"]
+mod machine;
 mod many_machines;
 #[path = "../../../kpack-split/tests/it/markers/mod.rs"]
 mod markers;

@@ -2,4 +2,6 @@
 
 mod by_hand;
 mod environments;
+mod machine;
+mod machines;
 mod packages;
