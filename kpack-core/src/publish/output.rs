@@ -142,7 +142,88 @@ pub fn check_room(
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
+    use std::io::Write;
+
     use super::*;
+
+    fn new(staged: &mut StagedFile) -> Result<(), Error> {
+        let path = staged.path().to_owned();
+        staged.file().write_all(b"new").map_err(|e| Error::io(&path, "write", e))
+    }
+
+    /// What may be in the place of an output, and whether a file and whether a directory replaces it.
+    #[cfg(unix)]
+    #[test]
+    fn a_file_replaces_a_file_a_directory_a_directory_and_nothing_anything_else() {
+        use std::os::unix::fs::{MetadataExt, symlink};
+        use std::os::unix::net::UnixListener;
+        use std::process::{Command, Stdio};
+
+        let mknod = |path: &Path, kind: &[&str]| {
+            let made = Command::new("mknod").arg(path).args(kind).stderr(Stdio::null()).status();
+            made.unwrap().success()
+        };
+        let socket = |path: &Path| drop(UnixListener::bind(path).unwrap());
+        // Only root may make one.
+        let device = |path: &Path| assert!(mknod(path, &["c", "1", "3"]) || mknod(path, &["p"]));
+        type Make<'a> = &'a dyn Fn(&Path);
+        let rows: &[(&str, Make<'_>, bool, bool)] = &[
+            ("nothing", &|_| {}, true, true),
+            ("a regular file", &|path| fs::write(path, "old").unwrap(), true, false),
+            ("a directory", &|path| fs::create_dir(path).unwrap(), false, true),
+            ("a link to a file", &|path| symlink("linked", path).unwrap(), false, false),
+            ("a link to a directory", &|path| symlink(".", path).unwrap(), false, false),
+            ("a dangling link", &|path| symlink("nowhere", path).unwrap(), false, false),
+            ("a socket", &socket, false, false),
+            ("a FIFO", &|path| assert!(mknod(path, &["p"])), false, false),
+            ("a device", &device, false, false),
+        ];
+        for (name, make, file_replaces, directory_replaces) in rows {
+            let directory = tempfile::tempdir().unwrap();
+            fs::write(directory.path().join("linked"), "linked").unwrap();
+            let path = &directory.path().join("output");
+            make(path);
+            let state = || path.symlink_metadata().ok().map(|found| (found.ino(), found.mode()));
+            let before = state();
+            assert_eq!(check_output_directory(path).is_ok(), *directory_replaces, "{name}");
+            assert_eq!(check_output(path).is_ok(), *file_replaces, "{name}");
+            let written = write_output(path, new);
+            assert_eq!(written.is_ok(), *file_replaces, "{name}");
+            if *file_replaces {
+                assert_eq!(fs::read(path).unwrap(), b"new", "{name}");
+            } else {
+                assert_eq!(written.unwrap_err().id(), ids::OUTPUT_IN_THE_WAY, "{name}");
+                assert_eq!(state(), before, "{name}");
+            }
+            assert_eq!(fs::read(directory.path().join("linked")).unwrap(), b"linked", "{name}");
+            assert!(!directory.path().join("nowhere").exists(), "{name}");
+            let left = fs::read_dir(directory.path()).unwrap().count();
+            assert_eq!(left, 1 + usize::from(path.symlink_metadata().is_ok()), "{name}");
+        }
+    }
+
+    /// What a file that the user names replaces. An archive is one by its contents, a manifest by its name.
+    #[test]
+    fn no_named_file_replaces_an_archive_or_a_manifest() {
+        let manifest = kpack_format::manifest::Manifest::new("vec_lib", "lib").to_bytes();
+        for (name, content, is_replaced) in [
+            ("archive", &b"KPAK\x01\0\0\0"[..], false),
+            ("vec_lib.kpm", &manifest, false),
+            ("damaged.kpm", b"text", false),
+            ("no_archive.kpack", b"text", true),
+            ("text", b"text", true),
+            ("empty", b"", true),
+        ] {
+            let directory = tempfile::tempdir().unwrap();
+            let path = &directory.path().join(name);
+            fs::write(path, content).unwrap();
+            let written = write_output(path, new);
+            assert_eq!(written.is_ok(), is_replaced, "{name}");
+            let expected = if is_replaced { b"new" } else { content };
+            assert_eq!(fs::read(path).unwrap(), expected, "{name}");
+        }
+    }
 
     #[test]
     fn what_does_not_fit_is_not_written() {
