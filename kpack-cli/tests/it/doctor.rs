@@ -4,20 +4,20 @@
 
 use std::fmt::Write as _;
 use std::fs;
-use std::os::unix::fs::{PermissionsExt, symlink};
+use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
 use crate::command::{
     NOBODY, Row, command, for_every_user, said_by, shell, transcript, without_configuration,
 };
 use crate::machine::{
-    ARCHIVE, HIP, LIBRARY, RUNTIME, asks_once, code, fat, kpack_loader, library, machine,
-    new_runtime, note, reading_runtime, split, split_files, stub, with_filters, write_nodes,
+    HIP, LIBRARY, RUNTIME, asks_once, code, fat, library, linked, machine, new_runtime, note,
+    split, split_files, stub, with_filters, write_nodes,
 };
 use insta::assert_snapshot;
 use kpack_format::marker::Marker;
 use kpack_tests::bytes;
-use kpack_tests::fixture::{FatLibrary, Kind, Storage, stub_library};
+use kpack_tests::fixture::{FatLibrary, Kind, Storage};
 use kpack_tests::process::{copy_environment, output, run};
 use kpack_tests::require;
 use kpack_tests::tree::{Tree, write};
@@ -197,128 +197,29 @@ fn runtimes_and_shims() {
     with_filters(|| assert_snapshot!(said_by(rows, &machine())));
 }
 
-/// A prefix whose library and archive are links into a store, where each archive is somewhere else.
-fn linked(tree: &Tree) {
-    for (name, place) in [("libvec.so", "libvec.so"), (".kpack/vec_lib_gfx942.kpack", "archive")] {
-        let link = tree.path("linked/lib").join(name);
-        tree.copy_file(&format!("prefix/lib/{name}"), &format!("store/lib/{place}"));
-        fs::create_dir_all(link.parent().unwrap()).unwrap();
-        symlink(tree.path("store/lib").join(place), link).unwrap();
-    }
-}
-
-/// Where ROCm's loader finds less than kpack's.
+/// Where a variable leads ROCm's loader to other code than kpack's.
 #[test]
 fn loaders() {
-    let rows: &[Row] = &[
-        (
-            "whose loader a runtime calls and under which name",
-            |tree| {
-                // As a tool for wheels renames them.
-                let loader = "librocm_kpack-7e7d63d3.so.0.1.0";
-                let hip = "libamdhip64-3c8cbb0f.so.7.14.60850";
-                let path = |directory: &str, name: &str| format!("{directory}/{name}");
-                reading_runtime(tree, &path("wheel.libs", hip), &path("wheel.libs", loader));
-                kpack_loader(tree, &path("kpack", loader));
-                let needed = tree.path(&path("kpack", loader));
-                stub_library(&tree.path(&path("silent", hip)), "", &[&needed]);
-                let hip = tree.path(&path("wheel.libs", hip));
-                let library = fat(&["gfx942"]).linked_with(hip, "$ORIGIN/../../wheel.libs");
-                split(&library, tree, "prefix");
-            },
-            &[
-                "kpack doctor prefix --arch gfx942 -v",
-                "cp kpack/librocm_kpack-7e7d63d3.so.0.1.0 wheel.libs",
-                "kpack doctor prefix --arch gfx942 -v",
-                // A name alone says nothing.
-                "cp silent/libamdhip64-3c8cbb0f.so.7.14.60850 wheel.libs",
-                "kpack doctor prefix --arch gfx942 -v",
-            ],
-        ),
-        (
-            "ROCm's does not look beside links",
-            |tree| {
-                new_runtime(tree);
-                linked(tree);
-            },
-            &[
-                "kpack doctor linked --arch gfx942 -v",
-                "cp kpack/librocm_kpack.so.0 rocm",
-                "kpack doctor linked --arch gfx942 -v",
-            ],
-        ),
-        (
-            "ROCm's does not read the archive names of Windows",
-            |tree| {
-                new_runtime(tree);
-                split(&library(tree, &["gfx90a:xnack-"]), tree, "prefix");
-            },
-            &[
-                "cd prefix/lib/.kpack; mv vec_lib_gfx90a:xnack-.kpack vec_lib_gfx90a-xnack-.kpack",
-                "kpack doctor prefix --arch gfx90a:xnack- -v",
-                "cp kpack/librocm_kpack.so.0 rocm",
-                "kpack doctor prefix --arch gfx90a:xnack- -v",
-            ],
-        ),
-        (
-            "ROCm's runs the code of another build, while kpack's goes on to the installed archive",
-            |tree| {
-                new_runtime(tree);
-                let newer = FatLibrary::new().wrapper(Storage::Plain, [code("gfx942", 2)]);
-                split(&newer.linked_with(tree.path(HIP), RUNTIME), tree, "newer");
-            },
-            &[
-                "cp prefix/lib/.kpack/vec_lib_gfx942.kpack old.kpack",
-                "ROCM_KPACK_PATH_PREFIX=$PWD/old.kpack kpack doctor newer --arch gfx942 --quiet",
-                "cp kpack/librocm_kpack.so.0 rocm",
-                "ROCM_KPACK_PATH_PREFIX=$PWD/old.kpack kpack doctor newer --arch gfx942 --quiet",
-            ],
-        ),
-    ];
+    let rows: &[Row] = &[(
+        "ROCm's runs the code of another build, while kpack's goes on to the installed archive",
+        |tree| {
+            new_runtime(tree);
+            let newer = FatLibrary::new().wrapper(Storage::Plain, [code("gfx942", 2)]);
+            split(&newer.linked_with(tree.path(HIP), RUNTIME), tree, "newer");
+        },
+        &[
+            "cp prefix/lib/.kpack/vec_lib_gfx942.kpack old.kpack",
+            "ROCM_KPACK_PATH_PREFIX=$PWD/old.kpack kpack doctor newer --arch gfx942 --quiet",
+            "cp kpack/librocm_kpack.so.0 rocm",
+            "ROCM_KPACK_PATH_PREFIX=$PWD/old.kpack kpack doctor newer --arch gfx942 --quiet",
+        ],
+    )];
     with_filters(|| assert_snapshot!(said_by(rows, &machine())));
 }
 
 #[test]
 fn code_for_the_gpu() {
     let rows: &[Row] = &[
-        (
-            "an archive that is missing, damaged or stale",
-            |tree| {
-                new_runtime(tree);
-                let other = FatLibrary::new().wrapper(Storage::Plain, [code("gfx942", 2)]);
-                split(&other, tree, "other");
-                tree.copy_file(ARCHIVE, "sound.kpack");
-            },
-            &[
-                "rm prefix/lib/.kpack/vec_lib_gfx942.kpack",
-                "kpack doctor prefix --arch gfx942 -v",
-                "kpack doctor prefix --arch gfx1030 -v",
-                "head -c 100 sound.kpack > prefix/lib/.kpack/vec_lib_gfx942.kpack",
-                "kpack doctor prefix --arch gfx942 -v",
-                "cp other/lib/.kpack/vec_lib_gfx942.kpack prefix/lib/.kpack",
-                "kpack doctor prefix --arch gfx942 -v",
-            ],
-        ),
-        (
-            "a GPU that nothing was built for",
-            |tree| {
-                new_runtime(tree);
-                library(tree, &["gfx1030"]).build(&tree.path("fat/lib/libfat.so")).unwrap();
-                for generic in ["gfx11-generic", "gfx9-generic"] {
-                    // No HIP runtime takes the one for the other.
-                    let payload = if generic == "gfx11-generic" { "gfx1100" } else { "gfx942" };
-                    let (_, payload) = code(payload, 1);
-                    let library = FatLibrary::new().wrapper(Storage::Plain, [(generic, payload)]);
-                    library.build(&tree.path(&format!("fat/lib/lib{generic}.so"))).unwrap();
-                }
-            },
-            &[
-                "kpack doctor prefix --arch gfx1100 -v",
-                "kpack doctor fat/lib/libfat.so --arch gfx1100 -v",
-                "kpack doctor fat/lib/libgfx11-generic.so --arch gfx1100 -v",
-                "kpack doctor fat/lib/libgfx9-generic.so --arch gfx942 -v",
-            ],
-        ),
         (
             "`verify` and `doctor` agree about a target that an unsplit library lacks",
             |tree| {
@@ -364,45 +265,8 @@ fn code_for_the_gpu() {
                 "kpack join --prefix prefix --arch gfx942 lib/libvec.so",
             ],
         ),
-        (
-            "a kernel database without files for the GPU or its families; a family's files are for each of its processors",
-            |tree| {
-                new_runtime(tree);
-                for target in ["gfx90a", "gfx110x"] {
-                    let directory = format!("prefix/lib/aotriton.images/amd-{target}");
-                    tree.write(&format!("{directory}/flash/fwd.aks2"), "kernels");
-                }
-            },
-            &[
-                "kpack doctor prefix --arch gfx90a:xnack+ -v",
-                "kpack doctor prefix --arch gfx1101 -v",
-                "kpack doctor prefix --arch gfx1151 -v",
-                "cp -r prefix/lib/aotriton.images/amd-gfx110x prefix/lib/aotriton.images/amd-gfx11xx",
-                "kpack doctor prefix --arch gfx1151 -v",
-            ],
-        ),
-        (
-            "a kernel database with a version in its path, as Debian's, where an empty directory has no files",
-            |tree| database(tree, "rocblas/2.47.0/library"),
-            &["kpack doctor blas --arch gfx1030 -v", "kpack doctor blas --arch gfx942 -v"],
-        ),
-        (
-            "a kernel database with a directory for each target",
-            |tree| database(tree, "rocblas/library/all"),
-            &["kpack doctor blas --arch gfx1030 -v", "kpack doctor blas --arch gfx942 -v"],
-        ),
     ];
     with_filters(|| assert_snapshot!(said_by(rows, &machine())));
-}
-
-/// rocBLAS with a database at this place.
-fn database(tree: &Tree, place: &str) {
-    new_runtime(tree);
-    tree.copy_file("fat/lib/libvec.so", "blas/lib/librocblas.so");
-    for target in ["gfx942", "gfx90a"] {
-        tree.write(&format!("blas/lib/{place}/{target}/TensileLibrary.dat"), "kernels");
-    }
-    fs::create_dir(tree.path(&format!("blas/lib/{place}/gfx1030"))).unwrap();
 }
 
 #[test]

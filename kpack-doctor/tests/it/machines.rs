@@ -13,13 +13,13 @@ use kpack_doctor::{Options, Report, examine, processors};
 use kpack_format::TargetId;
 use kpack_split::install::{InstallOptions, install};
 use kpack_split::join::{JoinOptions, join};
-use kpack_tests::fixture::{FatLibrary, Kind, Storage};
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, stub_library};
 use kpack_tests::process::run;
 use kpack_tests::tree::Tree;
 
 use crate::machine::{
-    HIP, LIBRARY, LOADER, RUNTIME, asks_once, code, machine, new_runtime, reading_runtime, split,
-    split_for_two, stub, with_filters, write_nodes,
+    ARCHIVE, HIP, LIBRARY, LOADER, RUNTIME, asks_once, code, fat, kpack_loader, library, linked,
+    machine, new_runtime, reading_runtime, split, split_for_two, stub, with_filters, write_nodes,
 };
 
 /// A name, the names of HIP runtimes, of which each makes a row of its own, what changes in a copy of the machine, and lines:
@@ -98,29 +98,79 @@ fn join_for(tree: &Tree, gpus: Vec<TargetId>) {
     join(&JoinOptions::new(tree.path("prefix"), gpus, ["lib/libvec.so"]), &()).unwrap();
 }
 
-/// Where ROCm's loader finds less than kpack's. Since August 2026, ROCm's goes on, and the name of a HIP runtime does not always
-/// say how old it is.
+/// Where ROCm's loader finds less than kpack's.
 #[test]
-fn loaders_that_stop_at_an_archive_without_the_kernel() {
-    let rows: &[Row] = &[(
-        "ROCm's loader",
-        &[
-            "libamdhip64.so.7.13.60000",
-            "libamdhip64.so.7.14.60850",
-            "libamdhip64.so.7",
-            "libamdhip64.so.10.1.80000",
-        ],
-        variants,
-        &[
-            "prefix for gfx90a",
-            "cp kpack/librocm_kpack.so.0 rocm",
-            "prefix for gfx90a",
-            // With complete archives, both find it.
-            "complete for gfx90a",
-            "cp reading/librocm_kpack.so.0 rocm",
-            "complete for gfx90a",
-        ],
-    )];
+fn loaders() {
+    let rows: &[Row] = &[
+        (
+            "whose loader a runtime calls and under which name",
+            &[""],
+            |tree, _| {
+                // As a tool for wheels renames them.
+                let loader = "librocm_kpack-7e7d63d3.so.0.1.0";
+                let hip = "libamdhip64-3c8cbb0f.so.7.14.60850";
+                let path = |directory: &str, name: &str| format!("{directory}/{name}");
+                reading_runtime(tree, &path("wheel.libs", hip), &path("wheel.libs", loader));
+                kpack_loader(tree, &path("kpack", loader));
+                let needed = tree.path(&path("kpack", loader));
+                stub_library(&tree.path(&path("silent", hip)), "", &[&needed]);
+                let hip = tree.path(&path("wheel.libs", hip));
+                let library = fat(&["gfx942"]).linked_with(hip, "$ORIGIN/../../wheel.libs");
+                split(&library, tree, "prefix");
+            },
+            &[
+                "prefix for gfx942",
+                "cp kpack/librocm_kpack-7e7d63d3.so.0.1.0 wheel.libs",
+                "prefix for gfx942",
+                // A name alone says nothing.
+                "cp silent/libamdhip64-3c8cbb0f.so.7.14.60850 wheel.libs",
+                "prefix for gfx942",
+            ],
+        ),
+        (
+            "ROCm's does not look beside links",
+            &[""],
+            |tree, _| {
+                new_runtime(tree);
+                linked(tree);
+            },
+            &["linked for gfx942", "cp kpack/librocm_kpack.so.0 rocm", "linked for gfx942"],
+        ),
+        (
+            "ROCm's does not read the archive names of Windows",
+            &[""],
+            |tree, _| {
+                new_runtime(tree);
+                split(&library(tree, &["gfx90a:xnack-"]), tree, "prefix");
+            },
+            &[
+                "cd prefix/lib/.kpack; mv vec_lib_gfx90a:xnack-.kpack vec_lib_gfx90a-xnack-.kpack",
+                "prefix for gfx90a:xnack-",
+                "cp kpack/librocm_kpack.so.0 rocm",
+                "prefix for gfx90a:xnack-",
+            ],
+        ),
+        // Since August 2026, ROCm's loader goes on, and the name of a HIP runtime does not always say how old it is.
+        (
+            "ROCm's stops at an archive without the kernel",
+            &[
+                "libamdhip64.so.7.13.60000",
+                "libamdhip64.so.7.14.60850",
+                "libamdhip64.so.7",
+                "libamdhip64.so.10.1.80000",
+            ],
+            variants,
+            &[
+                "prefix for gfx90a",
+                "cp kpack/librocm_kpack.so.0 rocm",
+                "prefix for gfx90a",
+                // With complete archives, both find it.
+                "complete for gfx90a",
+                "cp reading/librocm_kpack.so.0 rocm",
+                "complete for gfx90a",
+            ],
+        ),
+    ];
     with_filters(|| assert_snapshot!(found(rows, &machine())));
 }
 
@@ -149,6 +199,93 @@ fn system(tree: &Tree, files: &[&str]) {
         let text = if file.ends_with("vendor") { "0x1002\n" } else { "0x030000\n" };
         tree.write(&format!("system/{file}"), text);
     }
+}
+
+#[test]
+fn code_for_the_gpu() {
+    let rows: &[Row] = &[
+        (
+            "an archive that is missing, damaged or stale",
+            &[""],
+            |tree, _| {
+                new_runtime(tree);
+                let other = FatLibrary::new().wrapper(Storage::Plain, [code("gfx942", 2)]);
+                split(&other, tree, "other");
+                tree.copy_file(ARCHIVE, "sound.kpack");
+            },
+            &[
+                "rm prefix/lib/.kpack/vec_lib_gfx942.kpack",
+                "prefix for gfx942",
+                "prefix for gfx1030",
+                "head -c 100 sound.kpack > prefix/lib/.kpack/vec_lib_gfx942.kpack",
+                "prefix for gfx942",
+                "cp other/lib/.kpack/vec_lib_gfx942.kpack prefix/lib/.kpack",
+                "prefix for gfx942",
+            ],
+        ),
+        (
+            "a GPU that nothing was built for",
+            &[""],
+            |tree, _| {
+                new_runtime(tree);
+                library(tree, &["gfx1030"]).build(&tree.path("fat/lib/libfat.so")).unwrap();
+                for generic in ["gfx11-generic", "gfx9-generic"] {
+                    // No HIP runtime takes the one for the other.
+                    let payload = if generic == "gfx11-generic" { "gfx1100" } else { "gfx942" };
+                    let (_, payload) = code(payload, 1);
+                    let library = FatLibrary::new().wrapper(Storage::Plain, [(generic, payload)]);
+                    library.build(&tree.path(&format!("fat/lib/lib{generic}.so"))).unwrap();
+                }
+            },
+            &[
+                "prefix for gfx1100",
+                "fat/lib/libfat.so for gfx1100",
+                "fat/lib/libgfx11-generic.so for gfx1100",
+                "fat/lib/libgfx9-generic.so for gfx942",
+            ],
+        ),
+        (
+            "a kernel database without files for the GPU or its families; a family's files are for each of its processors",
+            &[""],
+            |tree, _| {
+                new_runtime(tree);
+                for target in ["gfx90a", "gfx110x"] {
+                    let directory = format!("prefix/lib/aotriton.images/amd-{target}");
+                    tree.write(&format!("{directory}/flash/fwd.aks2"), "kernels");
+                }
+            },
+            &[
+                "prefix for gfx90a:xnack+",
+                "prefix for gfx1101",
+                "prefix for gfx1151",
+                "cp -r prefix/lib/aotriton.images/amd-gfx110x prefix/lib/aotriton.images/amd-gfx11xx",
+                "prefix for gfx1151",
+            ],
+        ),
+        (
+            "a kernel database with a version in its path, as Debian's, where an empty directory has no files",
+            &[""],
+            |tree, _| database(tree, "rocblas/2.47.0/library"),
+            &["blas for gfx1030", "blas for gfx942"],
+        ),
+        (
+            "a kernel database with a directory for each target",
+            &[""],
+            |tree, _| database(tree, "rocblas/library/all"),
+            &["blas for gfx1030", "blas for gfx942"],
+        ),
+    ];
+    with_filters(|| assert_snapshot!(found(rows, &machine())));
+}
+
+/// rocBLAS with a database at this place.
+fn database(tree: &Tree, place: &str) {
+    new_runtime(tree);
+    tree.copy_file("fat/lib/libvec.so", "blas/lib/librocblas.so");
+    for target in ["gfx942", "gfx90a"] {
+        tree.write(&format!("blas/lib/{place}/{target}/TensileLibrary.dat"), "kernels");
+    }
+    fs::create_dir(tree.path(&format!("blas/lib/{place}/gfx1030"))).unwrap();
 }
 
 #[test]

@@ -4,6 +4,7 @@
 #![allow(dead_code, reason = "not every test program uses all of it")]
 
 use std::fs;
+use std::os::unix::fs::symlink;
 
 use kpack_split::install::{InstallOptions, install};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, TargetCode, code_object, stub_library};
@@ -134,4 +135,14 @@ pub(crate) fn asks_once(tree: &Tree, runtime: &str) {
 pub(crate) fn split_for_two(tree: &Tree, runtime: &str) {
     let hip = tree.path("rocm").join(runtime);
     split(&fat(&["gfx1030", "gfx942"]).linked_with(hip, RUNTIME), tree, "prefix");
+}
+
+/// A prefix whose library and archive are links into a store, where each archive is somewhere else.
+pub(crate) fn linked(tree: &Tree) {
+    for (name, place) in [("libvec.so", "libvec.so"), (".kpack/vec_lib_gfx942.kpack", "archive")] {
+        let link = tree.path("linked/lib").join(name);
+        tree.copy_file(&format!("prefix/lib/{name}"), &format!("store/lib/{place}"));
+        fs::create_dir_all(link.parent().unwrap()).unwrap();
+        symlink(tree.path("store/lib").join(place), link).unwrap();
+    }
 }
