@@ -22,7 +22,12 @@ use kpack_split::input;
 /// The largest METADATA or RECORD, in bytes.
 const MAX_METADATA: u64 = 64 << 20;
 /// What is read in a `.dist-info` or `.egg-info` directory.
-const FILES: [&str; 5] = ["METADATA", "PKG-INFO", "INSTALLER", "direct_url.json", "RECORD"];
+const FILES: [&str; 6] =
+    ["METADATA", "PKG-INFO", "INSTALLER", "direct_url.json", RECORD, INSTALLED_FILES];
+/// The list of a distribution's files, with their paths from `site-packages`, hashes and sizes.
+const RECORD: &str = "RECORD";
+/// The list that older tools write to an `.egg-info` directory: their paths from there.
+const INSTALLED_FILES: &str = "installed-files.txt";
 /// The longest name or version of a distribution.
 const LONGEST: usize = 200;
 
@@ -319,30 +324,47 @@ impl Distribution {
         self.dist_info.parent().unwrap_or(Path::new("/"))
     }
 
-    /// The files that RECORD lists, without those outside its prefix; `None` if there is no RECORD, as in packages of
-    /// distributions.
+    /// The files that RECORD lists, or `installed-files.txt` of an `.egg-info` directory, without those outside its prefix;
+    /// `None` if there is no such list, as in packages of distributions.
     ///
     /// # Errors
-    /// [`Error::Refused`] if RECORD cannot be read.
+    /// [`Error::Refused`] if the list cannot be read.
     pub fn files(&self) -> Result<Option<Vec<InstalledFile>>, Error> {
-        let path = self.dist_info.join("RECORD");
-        if path.symlink_metadata().is_err_and(|error| is_absent(&error)) {
-            return Ok(None);
+        let is_there = |path: &PathBuf| !path.symlink_metadata().is_err_and(|e| is_absent(&e));
+        let list = |name: &str| Some(self.dist_info.join(name)).filter(is_there);
+        let read = |path: &Path| {
+            bytes(path).map_err(|text| Error::rejected(ids::DAMAGED_WHEEL, path, text))
+        };
+        if let Some(path) = list(RECORD) {
+            let rows = record::parse(&read(&path)?)
+                .map_err(|text| Error::rejected(ids::DAMAGED_WHEEL, &path, text))?;
+            let listed = rows.iter().map(|(name, row)| (name.as_str(), row.size()));
+            return Ok(Some(self.below(self.site_packages(), listed)));
         }
-        let refused = |text| Error::rejected(ids::DAMAGED_WHEEL, &path, text);
-        let rows = record::parse(&bytes(&path).map_err(refused)?).map_err(refused)?;
+        let Some(path) = list(INSTALLED_FILES) else { return Ok(None) };
+        let text = read(&path)?;
+        let names = String::from_utf8_lossy(&text);
+        Ok(Some(self.below(&self.dist_info, names.lines().map(|name| (name, None)))))
+    }
+
+    /// The files with these paths from a directory that are in its prefix.
+    fn below<'n>(
+        &self,
+        directory: &Path,
+        listed: impl Iterator<Item = (&'n str, Option<u64>)>,
+    ) -> Vec<InstalledFile> {
         // Rows of one directory come one after the other.
         let mut known: Option<(PathBuf, bool)> = None;
-        let files = rows.iter().filter_map(|(name, row)| {
-            let path = joined(self.site_packages(), Path::new(name))?;
+        let files = listed.filter_map(|(name, size)| {
+            let path = joined(directory, Path::new(name))?;
             let parent = path.parent()?;
             if known.as_ref().is_none_or(|(known, _)| known != parent) {
                 known = Some((parent.to_owned(), self.contains(parent)));
             }
             let is_inside = known.as_ref().is_some_and(|(_, is_inside)| *is_inside);
-            is_inside.then(|| InstalledFile { path, size: row.size() })
+            is_inside.then_some(InstalledFile { path, size })
         });
-        Ok(Some(files.collect()))
+        files.collect()
     }
 
     /// Whether a directory is in its prefix, with links resolved. What is missing is in the directory that it would

@@ -83,6 +83,50 @@ fn damaged_metadata_keeps_no_library_from_being_examined() {
     assert_eq!(found.findings.len(), 1);
 }
 
+/// Given the lists that installers of all times wrote, then a library is of the distribution whose list names it, and that is
+/// what lacks its device wheel. Without a list, it is nobody's.
+#[test]
+fn the_list_of_a_distribution_says_which_files_are_its_own() {
+    let to_egg = |info: &Path| {
+        fs::remove_file(info.join("RECORD")).unwrap();
+        fs::rename(info.join("METADATA"), info.join("PKG-INFO")).unwrap();
+        let egg = info.with_extension("egg-info");
+        fs::rename(info, &egg).unwrap();
+        egg
+    };
+    const LISTED: &str = "../lib/libhost.so\nPKG-INFO\n";
+    const OUTSIDE: &str = "../../../../../lib/libhost.so\n/lib/libhost.so\n";
+    let rows: &[(&str, &dyn Fn(&Path), bool)] = &[
+        ("RECORD", &|_| {}, true),
+        ("no RECORD", &|info| fs::remove_file(info.join("RECORD")).unwrap(), false),
+        (
+            "installed-files.txt",
+            &|info| write(to_egg(info).join("installed-files.txt"), LISTED),
+            true,
+        ),
+        ("nothing inside", &|info| write(to_egg(info).join("installed-files.txt"), OUTSIDE), false),
+        ("an .egg-info directory without a list", &|info| drop(to_egg(info)), false),
+        (
+            "an .egg-info file",
+            &|info| {
+                fs::rename(info.join("METADATA"), info.with_extension("egg-info")).unwrap();
+                fs::remove_dir_all(info).unwrap();
+            },
+            false,
+        ),
+    ];
+    let original = Tree::new();
+    by_hand(&original, PACKAGES, "host", &for_gfx1100("host"), "pip\n");
+    for (name, change, is_known) in rows {
+        let tree = original.copy();
+        change(&tree.path(PACKAGES).join("host-1.dist-info"));
+        let report = examined(&tree, "env", "gfx1100");
+        let install = "pip --python /tree/env install 'host[device-gfx1100]==1'";
+        let expected = is_known.then_some(install);
+        assert_eq!(command(&tree, &report).as_deref(), expected, "{name}: {report:#?}");
+    }
+}
+
 /// Given metadata that somebody made to break a reader or a shell, then the doctor says what it cannot read, and puts none
 /// of it into a command.
 #[test]
