@@ -96,7 +96,8 @@ fn the_list_of_a_distribution_says_which_files_are_its_own() {
     };
     const LISTED: &str = "../lib/libhost.so\nPKG-INFO\n";
     const OUTSIDE: &str = "../../../../../lib/libhost.so\n/lib/libhost.so\n";
-    let rows: &[(&str, &dyn Fn(&Path), bool)] = &[
+    type Change<'a> = &'a dyn Fn(&Path);
+    let rows: &[(&str, Change<'_>, bool)] = &[
         ("RECORD", &|_| {}, true),
         ("no RECORD", &|info| fs::remove_file(info.join("RECORD")).unwrap(), false),
         (

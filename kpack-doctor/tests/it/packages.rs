@@ -152,7 +152,7 @@ fn packages_of_conda() {
     meta("e", &package("evil", "0", &["../../prefix/lib/libvec.so", "/lib/libvec.so", &inside]));
     run(Command::new("mkfifo").arg(prefix.join("conda-meta/f.json")));
     meta("vec-2.0-h1_0", &package("vec", "h1_0", &files));
-    let examined = |gpu: &str| examine(&[prefix.clone()], &for_gpu(gpu)).unwrap();
+    let examined = |gpu: &str| examine(std::slice::from_ref(&prefix), &for_gpu(gpu)).unwrap();
     assert_eq!(examined("gfx942").loads, Some(true));
     let help =
         "with the program that made this conda environment, install vec 2.0 (build h1_0) again";
