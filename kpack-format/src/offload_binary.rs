@@ -24,6 +24,7 @@ const ENTRY: u64 = 40;
 
 /// An image.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
 pub struct OffloadImage {
     /// The runtime that it is for, such as `openmp`.

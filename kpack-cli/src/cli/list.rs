@@ -47,18 +47,16 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         output::json(&archive)?;
         return Ok(ExitCode::SUCCESS);
     }
-    let entries = archive.entries().into_iter();
-    let rows = entries.map(|(kernel, target, entry)| {
-        let (stored_size, shared_by) = archive.stored[&entry.ordinal];
-        let stored = match shared_by {
+    let rows = archive.entries.iter().map(|entry| {
+        let stored = match entry.shared_by {
             0 | 1 => "once".to_owned(),
             kernels => format!("shared by {kernels}"),
         };
         vec![
-            kernel.to_owned(),
-            target.to_owned(),
+            entry.name.clone(),
+            entry.target.clone(),
             size(entry.original_size),
-            size(stored_size),
+            size(entry.stored_size),
             stored,
         ]
     });
@@ -66,8 +64,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     text.table(0, &["kernel", "target", ">size", ">stored", "how"], rows);
     text.line(format_args!(
         "{}, {}: {}",
-        archive.toc.group_name,
-        archive.toc.gfx_arches.join(", "),
+        archive.group_name,
+        archive.targets.join(", "),
         totals(&archive),
     ));
     text.write()?;

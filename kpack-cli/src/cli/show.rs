@@ -11,15 +11,12 @@ use super::exit_codes::{Failed, exit_code};
 use super::output::{self, Text, count, size};
 use super::print::print;
 use crate::trim;
-use kpack_format::code_object::CodeObject;
-use kpack_format::manifest::Manifest;
 use kpack_format::marker::of_another_build;
 use kpack_format::offload_binary::OffloadImage;
-use kpack_format::offload_bundle::Bundle;
 
 use crate::inspect::{
-    self, Archive, Content, FatBinary, Inspection, SplitBinary, Unlinked, code_object_version,
-    is_present,
+    self, ArchiveDescription, BundleDescription, CodeObjectDescription, Content, FatDescription,
+    Inspection, ManifestDescription, SplitDescription, UnlinkedDescription,
 };
 use kpack_artifact::sizes::debug_note;
 use kpack_core::{Error, Finding, Severity, ids};
@@ -67,16 +64,14 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let mut text = Text::default();
     text.line(format_args!("{}: {what}, {}", inspection.path.display(), size(inspection.size)));
     match &inspection.content {
-        Content::FatBinary(fat) => fat_binary(fat, &mut text),
+        Content::FatBinary(fat) | Content::JoinedBinary(fat) => fat_binary(fat, &mut text),
         Content::SplitBinary(split) => split_binary(split, &mut text),
-        Content::HostBinary(reason) => text.line(reason),
+        Content::HostBinary(host) => text.line(&host.explanation),
         Content::Unlinked(unlinked) => objects(unlinked, &mut text),
         Content::Archive(archive) => archive_text(archive, &mut text),
-        Content::Manifest(manifest) => manifest_text(&inspection.path, manifest, &mut text),
+        Content::Manifest(manifest) => manifest_text(manifest, &mut text),
         Content::Bundle(bundle) => bundle_text(bundle, &mut text),
-        Content::CodeObject(code_object, kernels) => {
-            code_object_text(code_object, *kernels, &mut text);
-        }
+        Content::CodeObject(code_object) => code_object_text(code_object, &mut text),
         Content::OffloadBinary => {}
     }
     offload_images(&inspection, &mut text);
@@ -88,7 +83,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
 fn note(inspection: &Inspection) -> Result<Option<Finding>, Error> {
     let note = |id, text: String| Finding::new(Severity::Note, id, &inspection.path, text);
     Ok(match &inspection.content {
-        Content::FatBinary(_) | Content::SplitBinary(_) | Content::HostBinary(_) => {
+        Content::FatBinary(_)
+        | Content::JoinedBinary(_)
+        | Content::SplitBinary(_)
+        | Content::HostBinary(_) => {
             let text = LinkedBinary::open(&inspection.path)?.bundles_in_data()?;
             text.map(|text| note(ids::BUNDLES_IN_DATA, text))
         }
@@ -102,8 +100,8 @@ fn note(inspection: &Inspection) -> Result<Option<Finding>, Error> {
 
 fn kind(content: &Content) -> &'static str {
     match content {
-        Content::FatBinary(fat) if fat.joined.is_some() => "joined binary",
         Content::FatBinary(_) => "fat binary",
+        Content::JoinedBinary(_) => "joined binary",
         Content::SplitBinary(_) => "split binary",
         Content::HostBinary(_) => "host binary",
         Content::Unlinked(unlinked) if unlinked.static_library => "static library",
@@ -111,7 +109,7 @@ fn kind(content: &Content) -> &'static str {
         Content::Archive(_) => "archive",
         Content::Manifest(_) => "manifest",
         Content::Bundle(_) => "offload bundle",
-        Content::CodeObject(..) => "code object",
+        Content::CodeObject(_) => "code object",
         Content::OffloadBinary => "offload binary",
     }
 }
@@ -257,28 +255,26 @@ fn has_device_code(content: &Content) -> bool {
 
 /// The targets that a file names, and how many bytes of device code it has for each.
 fn targets(file: &Inspection) -> Vec<(String, u64)> {
-    let named =
-        |names: &mut dyn Iterator<Item = &str>| names.map(|name| (name.to_owned(), 0)).collect();
     match &file.content {
-        Content::FatBinary(fat) => {
-            let totals = fat.targets().into_iter();
-            totals.map(|(target, (_, bytes))| (target.to_string(), bytes)).collect()
+        Content::FatBinary(fat) | Content::JoinedBinary(fat) => {
+            fat.targets.iter().map(|total| (total.target.clone(), total.size)).collect()
         }
-        Content::SplitBinary(split) => named(&mut split.kpacks.targets()),
-        Content::Manifest(manifest) => named(&mut manifest.kpack_files.keys().map(String::as_str)),
-        Content::Archive(archive) => match archive.toc.gfx_arches.as_slice() {
+        Content::SplitBinary(split) => {
+            split.kpacks.targets().map(|target| (target.to_owned(), 0)).collect()
+        }
+        Content::Manifest(manifest) => {
+            manifest.kpacks.iter().map(|kpack| (kpack.target.clone(), 0)).collect()
+        }
+        Content::Archive(archive) => match archive.targets.as_slice() {
             [only] => vec![(only.clone(), file.size)],
-            several => named(&mut several.iter().map(String::as_str)),
+            several => several.iter().map(|target| (target.clone(), 0)).collect(),
         },
         Content::Bundle(bundle) => {
             let entries = bundle.entries.iter();
-            let entries =
-                entries.filter_map(|entry| Some((entry.id.target()?.to_string(), entry.size)));
-            entries.collect()
+            entries.filter_map(|entry| Some((entry.target.clone()?, entry.size))).collect()
         }
-        Content::CodeObject(code_object, _) => {
-            let target = code_object.target.iter();
-            target.map(|target| (target.to_string(), file.size)).collect()
+        Content::CodeObject(code_object) => {
+            code_object.target.iter().map(|target| (target.clone(), file.size)).collect()
         }
         Content::HostBinary(_) | Content::Unlinked(_) | Content::OffloadBinary => Vec::new(),
     }
@@ -296,20 +292,20 @@ pub(super) fn offload_images(inspection: &Inspection, text: &mut Text) {
     }
 }
 
-fn fat_binary(fat: &FatBinary, text: &mut Text) {
-    let totals = fat.targets().into_iter();
-    let totals = totals.map(|(target, (code_objects, bytes))| {
-        vec![target.to_string(), code_objects.to_string(), size(bytes)]
-    });
-    let wrappers = fat.wrappers.iter().map(|(wrapper, bundle)| {
-        let entries = bundle.entries.iter();
-        let targets = entries.filter_map(|entry| Some(entry.id.target()?.to_string()));
+fn fat_binary(fat: &FatDescription, text: &mut Text) {
+    let totals = fat
+        .targets
+        .iter()
+        .map(|total| vec![total.target.clone(), total.code_objects.to_string(), size(total.size)]);
+    let wrappers = fat.wrappers.iter().map(|wrapper| {
+        let bundle = &wrapper.bundle;
+        let targets = bundle.entries.iter().filter_map(|entry| entry.target.as_deref());
         vec![
-            wrapper.co_index.to_string(),
+            wrapper.index.to_string(),
             format!("{:#x}", wrapper.bundle_offset),
-            bundle.format.to_string(),
+            bundle.format.clone(),
             size(bundle.size),
-            bundle.format.uncompressed_size().map_or_else(String::new, size),
+            bundle.uncompressed_size.map_or_else(String::new, size),
             Vec::from_iter(targets).join(" "),
         ]
     });
@@ -326,8 +322,7 @@ fn fat_binary(fat: &FatBinary, text: &mut Text) {
     ));
     text.table(2, &["target", ">code objects", ">size"], totals);
     if let Some(joined) = &fat.joined {
-        let name = joined.kernel_name.as_deref().unwrap_or_default();
-        text.line(format_args!("split as: {name}"));
+        text.line(format_args!("split as: {}", joined.kernel_name));
         for path in &joined.kpack_search_paths {
             text.line(format_args!("other device code: {path}"));
         }
@@ -339,35 +334,36 @@ fn fat_binary(fat: &FatBinary, text: &mut Text) {
     text.table(2, &heading, wrappers);
 }
 
-fn split_binary(split: &SplitBinary, text: &mut Text) {
+fn split_binary(split: &SplitDescription, text: &mut Text) {
     text.line(count(split.wrappers.len() as u64, "wrapper"));
     if !split.kept.is_empty() {
-        let kept = split.kept.iter().map(|(_, bundle)| bundle.size).sum();
+        let kept = split.kept.iter().map(|wrapper| wrapper.bundle.size).sum();
         text.line(format_args!(
             "{} of SPIR-V and other device code, {}, stay in it",
             size(kept),
             count(split.kept.len() as u64, "wrapper")
         ));
     }
-    let (kernel_name, objects) = (split.kernel_name(), split.objects());
+    let kernel_name = split.kernel_name.as_deref();
     match kernel_name {
         Some(name) => text.line(format_args!("kernels: {name}#0 onwards")),
-        None if objects.is_empty() => {
+        None if split.objects.is_empty() => {
             text.line("kernels: unnamed (early form of the marker)");
         }
         None => {
             text.line("kernels of objects that were split before the link:");
-            let rows = objects.iter().map(|(name, wrappers)| {
-                let wrappers = wrappers.iter().map(u32::to_string);
-                vec![name.unwrap_or_default().to_owned(), Vec::from_iter(wrappers).join(" ")]
+            let rows = split.objects.iter().map(|object| {
+                let wrappers = object.wrappers.iter().map(u32::to_string);
+                let name = object.kernel_name.clone().unwrap_or_default();
+                vec![name, Vec::from_iter(wrappers).join(" ")]
             });
             text.table(2, &["object", "wrappers"], rows);
         }
     }
-    if split.is_of_other_tool() {
+    if split.is_of_other_tool {
         text.line("split by another tool, such as ROCm's (rocm-kpack)");
     }
-    for path in split.search_paths() {
+    for path in &split.search_paths {
         text.line(format_args!("searches: {path}"));
     }
     let of_object = kernel_name.is_none_or(is_object);
@@ -399,7 +395,7 @@ fn split_binary(split: &SplitBinary, text: &mut Text) {
     }
 }
 
-fn objects(unlinked: &Unlinked, text: &mut Text) {
+fn objects(unlinked: &UnlinkedDescription, text: &mut Text) {
     // Images for other runtimes have a table of their own.
     let own = unlinked.device_objects.iter().filter(|object| object.device_bytes > 0);
     let own = Vec::from_iter(own);
@@ -430,33 +426,32 @@ fn objects(unlinked: &Unlinked, text: &mut Text) {
     text.table(2, &["member", ">device code"], rows);
 }
 
-fn archive_text(archive: &Archive, text: &mut Text) {
-    let toc = &archive.toc;
+fn archive_text(archive: &ArchiveDescription, text: &mut Text) {
     text.line(format_args!(
         "{} for {}, {}",
-        toc.group_name,
-        toc.gfx_arches.join(", "),
-        toc.scheme.as_str()
+        archive.group_name,
+        archive.targets.join(", "),
+        archive.scheme
     ));
     text.line(totals(archive));
 }
 
 /// Describes the content of an archive.
-pub(super) fn totals(archive: &Archive) -> String {
+pub(super) fn totals(archive: &ArchiveDescription) -> String {
     format!(
         "{}, {} stored: {} -> {}",
-        count(archive.entries().len() as u64, "code object"),
-        archive.stored.len(),
-        size(archive.original_size()),
-        size(archive.stored_size())
+        count(archive.entries.len() as u64, "code object"),
+        archive.stored_objects,
+        size(archive.original_size),
+        size(archive.stored_size)
     )
 }
 
-fn manifest_text(path: &Path, manifest: &Manifest, text: &mut Text) {
-    let rows = manifest.kpack_files.iter().map(|(target, file)| {
-        let state = if is_present(path, file) { "present" } else { "missing" };
+fn manifest_text(manifest: &ManifestDescription, text: &mut Text) {
+    let rows = manifest.kpacks.iter().map(|file| {
+        let state = if file.present { "present" } else { "missing" };
         vec![
-            target.clone(),
+            file.target.clone(),
             file.filename.clone(),
             size(file.size),
             file.kernel_count.to_string(),
@@ -475,25 +470,23 @@ fn manifest_text(path: &Path, manifest: &Manifest, text: &mut Text) {
     text.table(2, &heading, rows);
 }
 
-fn bundle_text(bundle: &Bundle, text: &mut Text) {
-    let entries = bundle.entries.iter();
-    let rows = entries.map(|entry| vec![entry.id.to_string(), size(entry.size)]);
-    let uncompressed = bundle.format.uncompressed_size();
-    let uncompressed =
-        uncompressed.map_or_else(String::new, |bytes| format!(", {} uncompressed", size(bytes)));
+fn bundle_text(bundle: &BundleDescription, text: &mut Text) {
+    let rows = bundle.entries.iter().map(|entry| vec![entry.id.clone(), size(entry.size)]);
+    let uncompressed = bundle
+        .uncompressed_size
+        .map_or_else(String::new, |bytes| format!(", {} uncompressed", size(bytes)));
     text.line(format_args!("{}{uncompressed}", bundle.format));
     text.table(2, &["entry", ">size"], rows);
 }
 
-fn code_object_text(code_object: &CodeObject, kernels: Option<usize>, text: &mut Text) {
-    let target = code_object.target.as_ref().map(ToString::to_string);
-    let target = target.as_deref().unwrap_or("an unknown processor");
-    let version = match code_object_version(code_object) {
+fn code_object_text(code_object: &CodeObjectDescription, text: &mut Text) {
+    let target = code_object.target.as_deref().unwrap_or("an unknown processor");
+    let version = match code_object.code_object_version {
         Some(version) => format!("code object version {version}"),
         None => format!("ABI version {}", code_object.abi_version),
     };
     text.line(format_args!("for {target}, {version}, e_flags {:#x}", code_object.flags));
-    if let Some(kernels) = kernels {
+    if let Some(kernels) = code_object.kernel_count {
         text.line(count(kernels as u64, "kernel"));
     }
 }

@@ -5,66 +5,67 @@
 
 mod archive;
 mod code_objects;
-mod json;
 mod linked;
+mod small;
 
 use std::fs::File;
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
+use kpack_build::internal::Unlinked;
 use kpack_format::code_object::{CodeObject, CodeObjectError};
-use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::offload_binary::{self, OffloadImage};
 use kpack_format::offload_bundle::Bundle;
 use object::read::elf::ElfFile64;
 use object::{LittleEndian, Object as _, ObjectSymbol as _, ReadCache};
+use serde::Serialize;
 
 use kpack_core::platform::FileExt;
-use kpack_core::{Error, ids};
-use kpack_split::elf::{DeviceCode, NoDeviceCode};
+use kpack_core::{Error, ids, lossy};
+use kpack_split::elf::DeviceCode;
 use kpack_split::input::{self, FileKind, LinkedBinary, offload_error};
 
-pub use archive::Archive;
+pub(crate) use archive::ArchiveDescription;
 pub use code_objects::{CodeObjects, SelectedCode, TakeCode};
-pub use kpack_build::internal::{DeviceObject, Unlinked};
-pub use kpack_split::input::{Kpack, Kpacks};
-pub use linked::{FatBinary, SplitBinary};
-pub use rocm_kpack::lookup::Rule;
+pub(crate) use linked::{FatDescription, SplitDescription};
+pub(crate) use small::{
+    BundleDescription, CodeObjectDescription, ManifestDescription, UnlinkedDescription,
+};
 
-/// The result of inspecting a file.
-#[derive(Debug)]
-#[non_exhaustive]
+/// The result of inspecting a file. Its fields, in this order, are the JSON of `kpack show` and `kpack list`, which is an
+/// interface.
+#[derive(Debug, Serialize)]
 pub struct Inspection {
-    /// The file.
-    pub path: PathBuf,
-    /// Its size in bytes.
-    pub size: u64,
-    /// Its content.
-    pub content: Content,
-    /// Its images in LLVM's format, for OpenMP and other offloading runtimes.
-    pub images: Vec<OffloadImage>,
+    #[serde(serialize_with = "lossy::path")]
+    pub(crate) path: PathBuf,
+    pub(crate) size: u64,
+    #[serde(flatten)]
+    pub(crate) content: Content,
+    /// Images in LLVM's format, for OpenMP and other offloading runtimes.
+    #[serde(rename = "offload_images", skip_serializing_if = "Vec::is_empty")]
+    pub(crate) images: Vec<OffloadImage>,
 }
 
 /// The kind and content of a file.
-#[derive(Debug)]
-#[non_exhaustive]
-pub enum Content {
+#[derive(Debug, Serialize)]
+#[serde(tag = "kind", rename_all = "kebab-case")]
+pub(crate) enum Content {
     /// An executable or shared object with its device code in it.
-    FatBinary(FatBinary),
+    FatBinary(FatDescription),
+    /// A split one to which `kpack join` returned device code.
+    JoinedBinary(FatDescription),
     /// An executable or shared object whose device code is in archives.
-    SplitBinary(SplitBinary),
+    SplitBinary(SplitDescription),
     /// An executable or shared object without device code to split off.
-    HostBinary(NoDeviceCode),
+    HostBinary(small::HostDescription),
     /// A relocatable object or static library.
-    Unlinked(Unlinked),
-    /// A `.kpack` archive.
-    Archive(Archive),
-    /// A `.kpm` manifest.
-    Manifest(Manifest),
+    Unlinked(UnlinkedDescription),
+    Archive(ArchiveDescription),
+    Manifest(ManifestDescription),
     /// An offload bundle in its own file.
-    Bundle(Bundle),
-    /// A code object in its own file, and the number of its kernels, if it has symbols.
-    CodeObject(CodeObject, Option<usize>),
+    Bundle(BundleDescription),
+    /// A code object in its own file.
+    CodeObject(CodeObjectDescription),
     /// Images for other offloading runtimes in their own file.
     OffloadBinary,
 }
@@ -87,16 +88,18 @@ pub fn inspect(path: &Path) -> Result<Inspection, Error> {
             let unlinked = Unlinked::read(path, &file)?;
             let objects = unlinked.device_objects.iter();
             images = objects.flat_map(|object| object.images.clone()).collect();
-            Content::Unlinked(unlinked)
+            Content::Unlinked(unlinked.into())
         }
         Some(FileKind::OffloadBinary) => {
             let read = offload_binary::read(size, &mut |at, buffer| file.read_exact_at(buffer, at));
             images = read.map_err(|error| offload_error(path, error))?;
             Content::OffloadBinary
         }
-        Some(FileKind::Archive) => Content::Archive(Archive::read(path)?),
-        Some(FileKind::Manifest) => Content::Manifest(input::read_manifest(path)?),
-        Some(FileKind::Bundle) => Content::Bundle(bundle(path, file, size)?),
+        Some(FileKind::Archive) => Content::Archive(ArchiveDescription::read(path)?),
+        Some(FileKind::Manifest) => {
+            Content::Manifest(ManifestDescription::new(path, input::read_manifest(path)?))
+        }
+        Some(FileKind::Bundle) => Content::Bundle((&bundle(path, file, size)?).into()),
         Some(FileKind::CodeObject) => code_object(path, file, size)?,
         None => {
             let found = if size == 0 { "empty" } else { "not recognised" };
@@ -115,11 +118,14 @@ pub fn inspect(path: &Path) -> Result<Inspection, Error> {
 
 fn linked_binary(linked: &LinkedBinary) -> Result<Content, Error> {
     Ok(match &linked.code {
-        DeviceCode::Fat(fat) => Content::FatBinary(FatBinary::read(linked, fat)?),
+        DeviceCode::Fat(fat) => match FatDescription::read(linked, fat)? {
+            joined if joined.joined.is_some() => Content::JoinedBinary(joined),
+            fat => Content::FatBinary(fat),
+        },
         DeviceCode::Split(wrappers) => {
-            Content::SplitBinary(SplitBinary::read(linked, wrappers.clone())?)
+            Content::SplitBinary(SplitDescription::read(linked, wrappers)?)
         }
-        DeviceCode::None(reason) => Content::HostBinary(*reason),
+        DeviceCode::None(reason) => Content::HostBinary((*reason).into()),
     })
 }
 
@@ -135,7 +141,7 @@ fn code_object(path: &Path, file: File, size: u64) -> Result<Content, Error> {
         CodeObjectError::Io(e) if e.raw_os_error().is_some() => Error::io(path, "read", e),
         error => Error::rejected(ids::DAMAGED_CODE_OBJECT, path, error.to_string()),
     })?;
-    Ok(Content::CodeObject(code_object, kernels(file)))
+    Ok(Content::CodeObject(CodeObjectDescription::new(&code_object, kernels(file))))
 }
 
 /// The number of kernels in a code object: each has a descriptor, whose symbol ends in `.kd`. `None` if it has no dynamic
@@ -146,18 +152,6 @@ fn kernels(file: BufReader<File>) -> Option<usize> {
     elf.dynamic_symbol_table()?;
     let names = elf.dynamic_symbols().filter_map(|symbol| symbol.name_bytes().ok());
     Some(names.filter(|name| name.ends_with(b".kd")).count())
-}
-
-/// The code object version for an ABI version; `None` for an unknown one. ELFABIVERSION_AMDGPU_HSA_V2
-/// is 0, and so on (LLVM's AMDGPU usage document).
-pub(crate) fn code_object_version(code_object: &CodeObject) -> Option<u8> {
-    let version = code_object.abi_version;
-    (version <= 4).then(|| version + 2)
-}
-
-/// Whether an archive that the manifest at `path` lists exists.
-pub(crate) fn is_present(path: &Path, listed: &KpackFile) -> bool {
-    path.with_file_name(&listed.filename).is_file()
 }
 
 #[cfg(test)]

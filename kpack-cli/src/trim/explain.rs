@@ -42,7 +42,9 @@ fn explain_with(restorer: &mut Restorer<'_>, path: &Path, gpu: &TargetId) -> Opt
 /// What trim removed from the file: a sentence.
 pub(crate) fn describe(inspection: &Inspection) -> Option<String> {
     let has: BTreeSet<String> = match &inspection.content {
-        Content::FatBinary(fat) => fat.targets().keys().map(ToString::to_string).collect(),
+        Content::FatBinary(fat) | Content::JoinedBinary(fat) => {
+            fat.targets.iter().map(|total| total.target.clone()).collect()
+        }
         Content::SplitBinary(split) => {
             let there = split.kpacks.files.iter().filter(|kpack| kpack.size.is_some());
             there.map(|kpack| kpack.target.clone()).collect()
@@ -61,7 +63,7 @@ fn archives(inspection: &Inspection) -> Vec<PathBuf> {
             split.kpacks.files.iter().map(|kpack| kpack.path.clone()).collect()
         }
         Content::Manifest(manifest) => {
-            let files = manifest.kpack_files.values();
+            let files = manifest.kpacks.iter();
             files.map(|file| inspection.path.with_file_name(&file.filename)).collect()
         }
         _ => Vec::new(),

@@ -7,11 +7,10 @@ use std::os::unix::process::ExitStatusExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 
-use crate::fat::targets_of;
+use crate::fat::{elements, shown, targets_of, text};
 use crate::verified::{assert_holds, faults_at};
 use kpack_artifact::split as artifact;
 use kpack_artifact::verify;
-use kpack_cli::inspect::{self, Content};
 use kpack_core::{Severity, ids};
 use kpack_split::Error;
 use kpack_split::install::{InstallOptions, Outcome, install};
@@ -24,6 +23,7 @@ use kpack_tests::tree::{Snapshot, Tree};
 use proptest::prelude::*;
 use rustix::fs::{XattrFlags, getxattr, setxattr};
 use rustix::process::{Pid, Signal, kill_process};
+use serde_json::json;
 
 const FILE: &str = "lib/libvec.so";
 
@@ -98,13 +98,9 @@ fn what_is_joined_has_the_chosen_code_and_is_split_again_without_a_loss() {
 fn a_joined_binary_is_shown_as_one_and_needs_no_archives() {
     let tree = split(&library(1));
     joined(&tree, &["gfx942"]);
-    let shown = inspect::inspect(&tree.path("prefix").join(FILE)).unwrap();
-    let Content::FatBinary(fat) = shown.content else {
-        panic!("has device code");
-    };
-    let kept = fat.joined.unwrap();
-    assert_eq!(kept.kernel_name.as_deref(), Some(FILE));
-    assert_eq!(kept.kpack_search_paths, [".kpack/vec_lib_@GFXARCH@.kpack"]);
+    let kept = &shown(&tree.path("prefix").join(FILE), "joined-binary")["joined"];
+    assert_eq!(kept["kernel_name"], FILE);
+    assert_eq!(kept["kpack_search_paths"], json!([".kpack/vec_lib_@GFXARCH@.kpack"]));
     fs::remove_dir_all(tree.path("prefix/lib/.kpack")).unwrap();
     assert_holds(&tree.path("prefix"));
 }
@@ -237,13 +233,9 @@ fn an_artifact_is_split_again_without_a_loss() {
     for target in ["gfx1100", "gfx942", "gfx90a:xnack+"] {
         let (processor, _) = target.split_once(':').unwrap_or((target, ""));
         let name = format!("vec_lib_{processor}/vec/stage/lib/.kpack/vec_lib_{target}.kpack");
-        let Content::Archive(archive) = inspect::inspect(&output.join(&name)).unwrap().content
-        else {
-            panic!("{name} is no archive");
-        };
-        let kernels = archive.toc.kernels.keys().cloned();
-        let binaries: BTreeSet<String> =
-            kernels.map(|name| name.split('#').next().unwrap().to_owned()).collect();
+        let archive = shown(&output.join(&name), "archive");
+        let binary = |kernel| text(kernel, "name").split('#').next().unwrap().to_owned();
+        let binaries: BTreeSet<String> = elements(&archive, "kernels").iter().map(binary).collect();
         assert_eq!(binaries, ["lib/libtwo.so".to_owned(), FILE.to_owned()].into(), "{name}");
     }
     assert_holds(&output);

@@ -8,9 +8,9 @@ use std::path::Path;
 use std::process::Output;
 
 use crate::command::{command, kpack, said};
+use crate::fat::{elements, shown, text};
 use crate::verified::{check, checks, faults};
 use kpack_artifact::verify::{Options, verify};
-use kpack_cli::inspect::{Content, inspect};
 use kpack_core::Severity;
 use kpack_format::TargetId;
 use kpack_format::marker::Marker;
@@ -19,6 +19,7 @@ use kpack_split::join::{JoinOptions, join};
 use kpack_tests::fixture::{FatLibrary, Kind, add_and_mul};
 use kpack_tests::tree::Tree;
 use rocm_kpack::{Cache, Environment, Request};
+use serde_json::json;
 
 const LIBRARY: &str = "lib/libvec.so";
 const TARGETS: [&str; 2] = ["gfx1030", "gfx942"];
@@ -115,12 +116,11 @@ fn the_loader_and_all_tools_find_archives_beside_links() {
     options.targets = vec!["gfx942".parse().unwrap()];
     let report = verify(&[site(&tree)], &options, &()).unwrap();
     assert_eq!(faults(&report), [""; 0]);
-    let Content::SplitBinary(shown) = inspect(&site(&tree)).unwrap().content else {
-        panic!("a split binary");
-    };
-    let targets: Vec<&str> = shown.kpacks.targets().collect();
-    assert_eq!((targets, shown.code_objects), (TARGETS.to_vec(), vec![2, 2]));
-    assert_eq!(shown.prefix, Some(tree.path("site").canonicalize().unwrap()));
+    let split = shown(&site(&tree), "split-binary");
+    let targets = Vec::from_iter(elements(&split, "files").iter().map(|file| text(file, "target")));
+    assert_eq!(targets, TARGETS);
+    assert_eq!(split["code_objects"], json!([2, 2]));
+    assert_eq!(split["prefix"], json!(tree.path("site").canonicalize().unwrap()));
     let text = said(&tree, &["show", "site/lib/libvec.so"]);
     assert!(text.contains("found through a symbolic link to the binary"), "{text}");
 }
@@ -189,9 +189,7 @@ fn a_link_beside_its_file_is_another_name_of_it() {
     let options = JoinOptions::new(tree.path("prefix"), [gpu], ["lib/libvec.so.1"]);
     join(&options, &()).unwrap();
     assert!(tree.path("prefix/lib/libvec.so.1").is_symlink());
-    let Content::FatBinary(_) = inspect(&tree.path("prefix").join(LIBRARY)).unwrap().content else {
-        panic!("joined");
-    };
+    shown(&tree.path("prefix").join(LIBRARY), "joined-binary");
 }
 
 /// The kernel tells only the real path of a program.

@@ -6,10 +6,10 @@ use std::fs;
 use std::path::Path;
 use std::process::Command;
 
+use crate::fat::{elements, fat, shown};
 use crate::markers::{assert_expects, is_one_map, markers};
 use crate::verified::{assert_holds, assert_holds_against, check, check_with, faults};
 use kpack_build::object_file;
-use kpack_cli::inspect::{Content, inspect};
 use kpack_core::ids;
 use kpack_split::install::{InstallOptions, Only, Outcome, install};
 use kpack_split::join::{JoinOptions, join};
@@ -18,6 +18,7 @@ use kpack_tests::fixture::{FatLibrary, Kind, Storage, add_and_mul, code};
 use kpack_tests::process;
 use kpack_tests::require;
 use kpack_tests::tree::{Tree, files_in};
+use serde_json::json;
 
 fn fixture() -> FatLibrary {
     add_and_mul(["gfx1100", "gfx90a:xnack+"], ["gfx1100", "gfx942"]).kind(Kind::Object)
@@ -223,11 +224,9 @@ fn a_binary_of_fat_and_split_objects_is_split_and_relocated() {
         link_with(linker, &tree, prefix, first, second);
         let library = tree.path(&format!("{prefix}/lib/libvec.so"));
         let mixed = fs::read(&library).unwrap();
-        let listed = inspect(&library).unwrap();
-        let Content::FatBinary(fat) = listed.content else {
-            panic!("{listed:#?}");
-        };
-        assert_eq!(fat.wrappers.len() + fat.split_before, 3);
+        let fat = fat(&library);
+        let split_before = fat["split_before"].as_u64().unwrap_or_default();
+        assert_eq!(elements(&fat, "wrappers").len() as u64 + split_before, 3);
 
         let report = install(&options(&tree.path(prefix)), &()).unwrap();
         assert!(
@@ -300,10 +299,8 @@ fn archives_of_another_build_are_named() {
                         install the matching package";
             assert_eq!(text.contains(what), !holds, "{report:#?}");
         }
-        let Content::SplitBinary(split) = inspect(&library).unwrap().content else {
-            panic!("{} is not split", library.display());
-        };
-        assert_eq!(split.other_builds, [fs::canonicalize(&place).unwrap()]);
+        let other = fs::canonicalize(&place).unwrap();
+        assert_eq!(shown(&library, "split-binary")["other_builds"], json!([other]));
     }
 }
 

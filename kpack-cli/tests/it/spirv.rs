@@ -5,14 +5,13 @@ use std::io::Cursor;
 use std::path::Path;
 use std::process::{Command, Output};
 
-use crate::fat::fat;
+use crate::fat::{elements, fat, text};
 use crate::verified::{assert_holds, assert_holds_against, faults_against, faults_at};
 use kpack_artifact::split as artifact;
 use kpack_build::object_file;
 use kpack_core::ids;
 use kpack_format::archive::{Archive, ArchiveWriter, Encoder};
 use kpack_format::digest::blake3;
-use kpack_format::offload_bundle::EntryId;
 use kpack_format::target_id::SPIRV;
 use kpack_split::Spirv;
 use kpack_split::install::{InstallOptions, Outcome, install};
@@ -37,9 +36,10 @@ pub(crate) fn spirv(id: &str, name: &str) -> (String, Vec<u8>) {
 
 /// The entry IDs of the code objects in a fat or joined binary.
 fn entry_ids(path: &Path) -> Vec<String> {
-    let entries = fat(path).wrappers.into_iter().flat_map(|(_, bundle)| bundle.entries);
-    let own = entries.filter(|entry| entry.id.target().is_some());
-    own.map(|entry| EntryId::as_str(&entry.id).to_owned()).collect()
+    let fat = fat(path);
+    let wrappers = elements(&fat, "wrappers").iter();
+    let entries = wrappers.flat_map(|wrapper| elements(&wrapper["bundle"], "entries"));
+    entries.filter(|entry| !entry["target"].is_null()).map(|entry| text(entry, "id")).collect()
 }
 /// How to install the library.
 fn with(tree: &Tree, spirv: Spirv) -> InstallOptions {

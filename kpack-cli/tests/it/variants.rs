@@ -7,7 +7,7 @@ use std::fs;
 use crate::command::{kpack, succeeds, words};
 use crate::fat::targets_of;
 use crate::verified::assert_holds;
-use kpack_cli::inspect::{self, Content};
+use kpack_split::input::open_archive;
 use kpack_split::install::{InstallOptions, Report, install};
 use kpack_tests::fixture::{FatLibrary, Storage, Wheel, code};
 use kpack_tests::tree::Tree;
@@ -38,12 +38,10 @@ fn warnings(report: &Report) -> Vec<String> {
 /// number of stored code objects.
 fn entries(tree: &Tree, target: &str) -> (Vec<String>, usize) {
     let path = tree.path(&format!("prefix/lib/.kpack/vec_lib_{target}.kpack"));
-    let Content::Archive(archive) = inspect::inspect(&path).unwrap().content else {
-        panic!("{target} is no archive");
-    };
+    let archive = open_archive(&path).unwrap();
     let mut kernels = Vec::new();
     let mut ordinals = std::collections::BTreeSet::new();
-    for (kernel, targets) in &archive.toc.kernels {
+    for (kernel, targets) in &archive.toc().kernels {
         let entry = targets.get(target).unwrap();
         ordinals.insert(entry.ordinal);
         let plain = entry.less_specific(target).map(|plain| format!(" {plain}"));

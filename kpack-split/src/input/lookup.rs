@@ -33,30 +33,42 @@ impl Default for Lookup {
 
 /// The archives that a split binary's marker refers to.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Kpacks {
     /// By target, then in the order of the search paths.
     pub files: Vec<Kpack>,
     /// The manifests next to them that list archives of this binary's module.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "kpack_core::lossy::paths"))]
     pub manifests: Vec<PathBuf>,
     /// Archives that cannot be opened, and whose path names no target.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) unreadable: Vec<PathBuf>,
     /// Where archives were looked for, with `@GFXARCH@` for the target.
+    #[cfg_attr(feature = "serde", serde(skip))]
     pub(crate) searched: Vec<PathBuf>,
 }
 
 /// An archive that a split binary's marker refers to.
 #[derive(Debug, Clone, PartialEq, Eq)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize))]
 pub struct Kpack {
     /// Target ID.
     pub target: String,
     /// Its path, or where it should be.
+    #[cfg_attr(feature = "serde", serde(serialize_with = "kpack_core::lossy::path"))]
     pub path: PathBuf,
     /// Size in bytes; `None` if a manifest lists it but it is missing.
     pub size: Option<u64>,
     /// Whether the manifest lists it; `None` without a manifest.
     pub listed: Option<bool>,
     /// What led there.
+    #[cfg_attr(feature = "serde", serde(rename = "found_through", serialize_with = "rule_name"))]
     pub rule: Rule,
+}
+
+#[cfg(feature = "serde")]
+fn rule_name<S: serde::Serializer>(rule: &Rule, serializer: S) -> Result<S::Ok, S::Error> {
+    serializer.serialize_str(rule.name())
 }
 
 impl Kpacks {
