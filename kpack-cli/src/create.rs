@@ -162,12 +162,14 @@ fn collect(
         progress.advance(bytes.len() as u64);
         let idle = lock(&encoders).pop();
         let new = || Encoder::new(storage.scheme, storage.level);
-        let encoded = idle.map_or_else(new, Ok).and_then(|mut encoder| {
-            let encoded = encoder.encode(&bytes, blake3(&bytes))?;
-            lock(&encoders).push(encoder);
-            Ok(encoded)
-        });
-        let encoded = encoded.map_err(|error| Error::archive(&kernel.file, "compress", error))?;
+        let encoded = idle
+            .map_or_else(new, Ok)
+            .and_then(|mut encoder| {
+                let encoded = encoder.encode(&bytes, blake3(&bytes))?;
+                lock(&encoders).push(encoder);
+                Ok(encoded)
+            })
+            .map_err(|error| Error::archive(&kernel.file, "compress", error))?;
         let (archive, size) = &mut *lock(&output);
         *size += encoded.original_size;
         let target = kernel.target.to_string();

@@ -106,11 +106,14 @@ impl History {
                     _ if Note::is_gone(went) || is_listing(name) => Delivery::Archive,
                     _ => Delivery::AnyBundle,
                 };
-                let of_file = went.removed.iter().filter(|target| {
-                    let target = target.parse::<TargetId>();
-                    target.is_ok_and(|target| is_wanted(&target, delivery))
-                });
-                let mut of_file = of_file.peekable();
+                let mut of_file = went
+                    .removed
+                    .iter()
+                    .filter(|target| {
+                        let target = target.parse::<TargetId>();
+                        target.is_ok_and(|target| is_wanted(&target, delivery))
+                    })
+                    .peekable();
                 if of_file.peek().is_none() || !read.note.explains(&read.directory, name, went)? {
                     continue;
                 }
@@ -231,8 +234,9 @@ impl Subject<'_> {
                         })
                 };
                 let own_archives = files.clone().filter(|(name, went)| is_own(name, went));
-                let places = own_archives.filter_map(|(name, _)| Path::new(name).parent());
-                let places = BTreeSet::from_iter(places);
+                let places = BTreeSet::from_iter(
+                    own_archives.filter_map(|(name, _)| Path::new(name).parent()),
+                );
                 let is_listing = |path: &Path| {
                     is_manifest(path) && path.parent().is_some_and(|place| places.contains(place))
                 };

@@ -90,12 +90,16 @@ pub fn extras(paths: &[PathBuf], options: &Options) -> Result<Vec<String>, Error
     for gpu in &gpus {
         let distributions = installed.iter().flat_map(|environment| &environment.distributions);
         let needed = distributions.filter_map(|own| Some((own, own.needed_by(gpu)?)));
-        let known = needed.flat_map(|(own, needed)| {
-            let families = needed.families.iter().filter_map(|family| own.extra_for(family));
-            let families = Vec::from_iter(families.map(str::to_owned));
+        let known = Vec::from_iter(needed.flat_map(|(own, needed)| {
+            let families = Vec::from_iter(
+                needed
+                    .families
+                    .iter()
+                    .filter_map(|family| own.extra_for(family))
+                    .map(str::to_owned),
+            );
             needed.extras.into_iter().chain(families)
-        });
-        let known = Vec::from_iter(known);
+        }));
         if known.is_empty() {
             extras.insert(format!("device-{}", gpu.package_owner().processor()));
         } else {

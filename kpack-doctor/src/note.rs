@@ -111,9 +111,9 @@ impl Left {
         };
         let failed = |error| Error::io(&directory.path().join(name), "read", error);
         let id = file_id(&file).map_err(failed)?;
-        let mut start = Vec::new();
-        file.take(START).read_to_end(&mut start).map_err(failed)?;
-        let start = hex(&blake3(&start));
+        let mut bytes = Vec::new();
+        file.take(START).read_to_end(&mut bytes).map_err(failed)?;
+        let start = hex(&blake3(&bytes));
         Ok((Self::File { size: metadata.len(), start }, Some(id)))
     }
 }
@@ -208,11 +208,11 @@ impl Note {
         }
         // It may come with files of others, and is printed.
         let is_package = |own: &Origin| is_name(&own.name) && is_printed_as_it_is(&own.version);
-        let foreign = note.packages.iter().filter(|own| !is_package(own)).map(|own| &own.name);
+        let packages = note.packages.iter().filter(|own| !is_package(own)).map(|own| &own.name);
         let is_target = |text: &&String| text.parse::<TargetId>().is_ok();
         let files = note.files.values();
         let targets = files.flat_map(|went| went.removed.iter().chain(&went.kept)).chain(&kept);
-        let mut foreign = foreign.chain(targets.filter(|text| !is_target(text)));
+        let mut foreign = packages.chain(targets.filter(|text| !is_target(text)));
         if let Some(text) = foreign.next() {
             return Err(format!(
                 "not a note of `kpack trim`: `{text}` is neither a target nor a package; {MOVE}"

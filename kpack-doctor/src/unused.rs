@@ -97,8 +97,7 @@ pub fn unused(path: Option<&Path>, options: &Options) -> Result<Unused, Error> {
             bytes: files.iter().map(|file| size(&file.path)).sum(),
         });
     }
-    let names = unused.packages.iter().map(|package| package.name.clone());
-    let names = Vec::from_iter(names);
+    let names = Vec::from_iter(unused.packages.iter().map(|package| package.name.clone()));
     if !names.is_empty() {
         unused.remedy = environment.installer.uninstall(names);
         unused.help = environment.installer.advice_to_remove();

@@ -400,8 +400,7 @@ pub(crate) fn check_wrappers(
         .split_wrappers()
         .iter()
         .map(|w| PlannedWrapper::split(w.address, Some(w.marker_address), w.co_index));
-    let bundles = bundles.iter();
-    let fat = bundles.map(|w| PlannedWrapper::fat(w.address, w.bundle_address));
+    let fat = bundles.iter().map(|w| PlannedWrapper::fat(w.address, w.bundle_address));
     let mut found = Vec::from_iter(split.chain(fat));
     found.sort_by_key(|wrapper| wrapper.address);
     let as_planned = |(found, planned): (&PlannedWrapper, &PlannedWrapper)| {

@@ -92,8 +92,8 @@ impl Facts {
             Linkage::Exported => "exported",
             Linkage::Imported => "imported",
         };
-        let name = format!("{kind} symbol `{}`", String::from_utf8_lossy(name));
-        self.symbols.entry(name).or_default().push(value);
+        let fact = format!("{kind} symbol `{}`", String::from_utf8_lossy(name));
+        self.symbols.entry(fact).or_default().push(value);
         Ok(())
     }
 

@@ -104,8 +104,8 @@ impl<'a> Extractor<'a> {
     }
 
     fn refuse(&self, path: &Path, text: &str) -> Error {
-        let text = Reason::from(text).in_member(path.display());
-        Error::rejected(ids::CONFLICTING_FILES, self.archive, text)
+        let reason = Reason::from(text).in_member(path.display());
+        Error::rejected(ids::CONFLICTING_FILES, self.archive, reason)
     }
 
     fn failed(&self, path: &Path, error: io::Error) -> Error {
@@ -136,8 +136,9 @@ impl<'a> Extractor<'a> {
         let file = match (parent.create_open(&name, is_executable), self.again) {
             (Err(error), Some(again)) if error.kind() == io::ErrorKind::AlreadyExists => {
                 let hidden = self.again_name();
-                let file = again.create_open(&hidden, is_executable);
-                let file = file.map_err(|error| self.failed(&path, error))?;
+                let file = again
+                    .create_open(&hidden, is_executable)
+                    .map_err(|error| self.failed(&path, error))?;
                 self.made.again.push((hidden, path.clone()));
                 file
             }
@@ -232,8 +233,8 @@ impl<'a> Extractor<'a> {
         linked.map_err(|error| match error.kind() {
             io::ErrorKind::NotFound => {
                 let text = format!("a hard link to {}, which is no file before it", to.display());
-                let text = Reason::from(text).in_member(path.display());
-                Error::rejected(ids::UNSAFE_MEMBER, self.archive, text)
+                let reason = Reason::from(text).in_member(path.display());
+                Error::rejected(ids::UNSAFE_MEMBER, self.archive, reason)
             }
             _ => self.not_made(path, error),
         })

@@ -238,11 +238,12 @@ pub(super) fn file_name(component: &str, target: &str) -> String {
 pub(super) fn parse_file_name(name: &str) -> Option<(String, String)> {
     let stem = name.strip_suffix(ENDING)?;
     if let Some((component, target)) = names::parse(stem) {
-        let target = target.map_or_else(|| GENERIC.to_owned(), |target| target.to_string());
+        let canonical = target.map_or_else(|| GENERIC.to_owned(), |target| target.to_string());
         // A family's name has several spellings, and this one is in the file's name.
         let at = component.len() + 1;
         let spelled = &stem[at..];
-        let target = if in_package_name(&target) == spelled { target } else { spelled.to_owned() };
+        let target =
+            if in_package_name(&canonical) == spelled { canonical } else { spelled.to_owned() };
         return Some((component.to_owned(), target));
     }
     let (component, target) = stem.rsplit_once('_')?;

@@ -95,14 +95,14 @@ pub(super) fn read(
     let file = input::open(path)?;
     let size = file.metadata().map_err(|e| Error::io(path, "read", e))?.len();
     if let Some(expected) = expected.filter(|expected| expected.size != size) {
-        let text = if size < expected.size {
+        let advice = if size < expected.size {
             "it is truncated; resume the download"
         } else {
             "it is another file; remove it, and download it again"
         };
-        let text = format!("it has {size} bytes (expected {}): {text}", expected.size);
-        let text = Reason::from(text).differs(expected.size, size);
-        return Err(Error::rejected(ids::WRONG_DIGEST, path, text));
+        let text = format!("it has {size} bytes (expected {}): {advice}", expected.size);
+        let reason = Reason::from(text).differs(expected.size, size);
+        return Err(Error::rejected(ids::WRONG_DIGEST, path, reason));
     }
     let mut reading = Reading {
         path,
@@ -114,8 +114,8 @@ pub(super) fn read(
         hasher: RandomState::new(),
     };
     let hashed = Hashed { path, file, hasher: Sha256::new() };
-    let decoder = Decoder::with_buffer(BufReader::with_capacity(PART, hashed));
-    let mut decoder = decoder.map_err(|e| unreadable(path, e))?;
+    let mut decoder = Decoder::with_buffer(BufReader::with_capacity(PART, hashed))
+        .map_err(|e| unreadable(path, e))?;
     let read = reading.read(&mut decoder);
     let mut contents = reading.contents;
     // Another file than the one that was published explains everything else.
@@ -129,8 +129,8 @@ pub(super) fn read(
              download it again",
             contents.sha256, expected.sha256
         );
-        let text = Reason::from(text).differs(&expected.sha256, &contents.sha256);
-        return Err(Error::rejected(ids::WRONG_DIGEST, path, text));
+        let reason = Reason::from(text).differs(&expected.sha256, &contents.sha256);
+        return Err(Error::rejected(ids::WRONG_DIGEST, path, reason));
     }
     read.map(|()| contents)
 }
@@ -157,8 +157,8 @@ impl Reading<'_> {
             }
             TarError::Visit(error) => error,
         })?;
-        let end = io::copy(&mut tar.take(MAX_END + 1), &mut io::sink());
-        let end = end.map_err(|e| unreadable(path, e))?;
+        let end = io::copy(&mut tar.take(MAX_END + 1), &mut io::sink())
+            .map_err(|e| unreadable(path, e))?;
         if end > MAX_END {
             let text = format!("it goes on after the end of its tar archive{PUBLISHED}");
             return Err(Error::rejected(ids::DAMAGED_TAR, path, text));
@@ -176,8 +176,8 @@ impl Reading<'_> {
     }
 
     fn differs(&self, found: &str) -> Error {
-        let expected = self.expected.map_or((0, 0), |e| (e.files, e.unpacked));
-        let expected = format!("{} with {}", expected.0, expected.1);
+        let (files, bytes) = self.expected.map_or((0, 0), |e| (e.files, e.unpacked));
+        let expected = format!("{files} with {bytes}");
         let text = format!("it has {found} (expected {expected}, as the index says){PUBLISHED}");
         Error::rejected(ids::INDEX_DIFFERS, self.path, Reason::from(text).differs(expected, found))
     }
@@ -195,8 +195,8 @@ impl Reading<'_> {
                 Some(_) => FOREIGN,
                 None => PUBLISHED,
             };
-            let text = Reason::from(text).then(advice).in_member(escaped(&name));
-            Error::rejected(id, own, text)
+            let reason = Reason::from(text).then(advice).in_member(escaped(&name));
+            Error::rejected(id, own, reason)
         };
         let path = plain(&header.path).map_err(|text| refuse(ids::UNSAFE_MEMBER, &text))?;
         let Some((prefixes, directories)) = &mut self.prefixes else {
@@ -249,14 +249,14 @@ impl Reading<'_> {
             (Ok(read), Ok(text)) if read as u64 == header.size && header.size <= MAX_LIST => text,
             _ => {
                 let text = format!("no text, or larger than {MAX_LIST} bytes{PUBLISHED}");
-                let text = Reason::from(text).in_member(manifest_txt::FILE_NAME);
-                return Err(Error::rejected(ids::INVALID_PREFIX_LIST, self.path, text));
+                let reason = Reason::from(text).in_member(manifest_txt::FILE_NAME);
+                return Err(Error::rejected(ids::INVALID_PREFIX_LIST, self.path, reason));
             }
         };
         let prefixes = manifest_txt::parse(self.path, &text)?;
         let directories = Directories::new(&prefixes).map_err(|text| {
-            let text = Reason::from(text).then(PUBLISHED).in_member(manifest_txt::FILE_NAME);
-            Error::rejected(ids::INVALID_PREFIX_LIST, self.path, text)
+            let reason = Reason::from(text).then(PUBLISHED).in_member(manifest_txt::FILE_NAME);
+            Error::rejected(ids::INVALID_PREFIX_LIST, self.path, reason)
         })?;
         self.visitor.prefixes(&text, &prefixes, header.time)?;
         self.prefixes = Some((prefixes, directories));

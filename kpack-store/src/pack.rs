@@ -95,9 +95,11 @@ pub fn pack(options: &PackOptions, progress: &dyn Progress) -> Result<Packed, Er
     let mut entries = Vec::new();
     for Source { root, entry } in sources {
         let output = stage.output(&entry.file);
-        let file = stage.directory().create_open(entry.file.as_ref(), false);
-        let file = (file.map_err(|e| Error::io(&output, "create", e))?, &*output);
-        let (contents, found) = archive::write(&root, &entry, file, &format, progress)?;
+        let file = stage
+            .directory()
+            .create_open(entry.file.as_ref(), false)
+            .map_err(|e| Error::io(&output, "create", e))?;
+        let (contents, found) = archive::write(&root, &entry, (file, &output), &format, progress)?;
         findings.extend(found);
         let Contents { size, sha256, unpacked, files } = contents;
         entries.push(Entry { size, sha256, unpacked, files, ..entry });
@@ -400,7 +402,5 @@ fn publish(stage: Stage, index: &Index, replaced: &[String]) -> Result<(), Error
             [file.clone(), digest_name(file)].into_iter().filter(|file| !names.contains(file)),
         );
     }
-    let names: Vec<&str> = names.iter().map(String::as_str).collect();
-    let stale: Vec<&str> = stale.iter().map(String::as_str).collect();
     stage.publish(&NewNames::new(&names).with_last(&[FILE_NAME]).instead_of(&stale))
 }

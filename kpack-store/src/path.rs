@@ -26,12 +26,11 @@ pub(super) fn bytes(path: &Path) -> Cow<'_, [u8]> {
     if MAIN_SEPARATOR == '/' {
         return bytes.into();
     }
-    let bytes = bytes.iter();
     let with_slash = |byte: &u8| match char::from(*byte) {
         MAIN_SEPARATOR => b'/',
         _ => *byte,
     };
-    bytes.map(with_slash).collect()
+    bytes.iter().map(with_slash).collect()
 }
 
 /// A name in a path that files have on other systems alone.

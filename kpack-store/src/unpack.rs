@@ -406,8 +406,8 @@ fn below(tree: &Directory, name: &str) -> Result<Directory, Error> {
 fn finish(made: &Made, root: &Directory, source: &Path) -> Result<(), Error> {
     if let Some(link) = made.link_out(root)? {
         let text = "a symbolic link out of its prefix, by way of others; its publisher has to pack it again";
-        let text = Reason::from(text).in_member(link.display());
-        return Err(Error::rejected(ids::UNSAFE_MEMBER, source, text));
+        let reason = Reason::from(text).in_member(link.display());
+        return Err(Error::rejected(ids::UNSAFE_MEMBER, source, reason));
     }
     made.set_times(root, SystemTime::UNIX_EPOCH)
 }

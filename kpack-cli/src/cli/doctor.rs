@@ -167,8 +167,9 @@ fn print_unused(unused: &Unused) -> Result<ExitCode, Error> {
     }
     output::complain_findings(&unused.findings);
     let mut text = Text::default();
-    let rows = unused.packages.iter();
-    let rows = rows
+    let rows = unused
+        .packages
+        .iter()
         .map(|package| vec![package.name.clone(), package.version.clone(), size(package.bytes)]);
     let gpus = unused.gpus.join(", ");
     if unused.packages.is_empty() {

@@ -78,8 +78,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         );
         return Err(Error::rejected(ids::SIZE_LIMIT, &arguments.file, reason));
     }
-    let size = size.saturating_add(found.scratch_size());
-    let room = |directory: &Path| check_room(&arguments.file, "extract", directory, size);
+    let needed = size.saturating_add(found.scratch_size());
+    let room = |directory: &Path| check_room(&arguments.file, "extract", directory, needed);
     match (&arguments.output_dir, &arguments.output) {
         (Some(directory), _) => write_all(&arguments.file, found, directory, &room)?,
         (None, Some(output)) if output.as_os_str() != "-" => {
@@ -137,17 +137,16 @@ fn write_all(
     let mut paths = names.values().map(|name| directory.join(name));
     paths.try_for_each(|path| check_named_output(&path))?;
     room(directory)?;
-    let extracted = found.selected().iter().map(|(kernel, target)| Extracted {
+    let extracted = Vec::from_iter(found.selected().iter().map(|(kernel, target)| Extracted {
         path: directory.join(file_name(kernel, target)).display().to_string(),
         kernel: kernel.to_string(),
         target: target.to_string(),
-    });
-    let extracted = Vec::from_iter(extracted);
+    }));
     let stage = Stage::lock(directory, "kpack-extract")?;
     write_hidden(found, &opened, stage.directory())?;
-    let names = Vec::from_iter(names.values());
+    let files = Vec::from_iter(names.values());
     let may_replace = |name: &Path| check_named_output(&directory.join(name));
-    stage.publish(&NewNames::new(&names).where_allowed(&may_replace))?;
+    stage.publish(&NewNames::new(&files).where_allowed(&may_replace))?;
     drop(stage);
     made.keep();
     report(&extracted)

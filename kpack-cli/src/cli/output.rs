@@ -198,8 +198,8 @@ pub(super) fn described(finding: &Finding) -> String {
 }
 
 fn described_with(finding: &Finding, others: &str) -> String {
-    let path = finding.path.as_ref();
-    let path = path.map_or(String::new(), |path| format!("{}{others}: ", shown(path)));
+    let path =
+        finding.path.as_ref().map_or(String::new(), |path| format!("{}{others}: ", shown(path)));
     match finding.severity {
         Severity::Ok => format!("{path}{}", finding.text),
         _ => format!("{path}{}", with_id(&finding.text, finding.id)),
@@ -242,14 +242,12 @@ pub(super) fn json_file(path: &Path, value: &impl Serialize) -> Result<(), Error
 }
 
 fn json_text(path: &Path, value: &impl Serialize) -> Result<String, Error> {
-    let text = serde_json::to_string_pretty(value);
-    let text = text.map_err(|e| Error::io(path, "write to", e.into()))?;
-    // Back-slashes are doubled.
-    let text = if cfg!(windows) {
-        text.replace(r"\\\\?\\UNC\\", r"\\\\").replace(r"\\\\?\\", "")
-    } else {
-        text
-    };
+    let mut text =
+        serde_json::to_string_pretty(value).map_err(|e| Error::io(path, "write to", e.into()))?;
+    if cfg!(windows) {
+        // Back-slashes are doubled.
+        text = text.replace(r"\\\\?\\UNC\\", r"\\\\").replace(r"\\\\?\\", "");
+    }
     Ok(format!("{}\n", without_controls(text)))
 }
 
@@ -265,8 +263,7 @@ fn without_controls(json: String) -> String {
     for c in json.chars() {
         if is_hidden(c) {
             let mut units = [0; 2];
-            let units = c.encode_utf16(&mut units).iter();
-            units.for_each(|unit| text += &format!("\\u{unit:04x}"));
+            c.encode_utf16(&mut units).iter().for_each(|unit| text += &format!("\\u{unit:04x}"));
         } else {
             text.push(c);
         }

@@ -90,7 +90,9 @@ fn painted(has_colors: bool, severity: Severity, word: &str) -> String {
     if !has_colors {
         return word.to_owned();
     }
-    let style = Style::new().fg_color(Some(color.into()));
-    let style = if severity == Severity::Fault { style.bold() } else { style };
+    let mut style = Style::new().fg_color(Some(color.into()));
+    if severity == Severity::Fault {
+        style = style.bold();
+    }
     format!("{style}{word}{style:#}")
 }

@@ -74,8 +74,8 @@ fn draw_target() -> ProgressDrawTarget {
 }
 
 fn style(template: &str) -> ProgressStyle {
-    let style = ProgressStyle::with_template(template);
-    let style = style.unwrap_or_else(|_| ProgressStyle::default_bar());
+    let style =
+        ProgressStyle::with_template(template).unwrap_or_else(|_| ProgressStyle::default_bar());
     style.with_key("left", left)
 }
 

@@ -95,8 +95,8 @@ fn title(arguments: &Arguments, sizes: &Sizes) -> String {
         return format!("Sizes of {}", Vec::from_iter(modules).join(", "));
     }
     let name = |path: &PathBuf| {
-        let known = path.canonicalize();
-        let known = known.as_deref().unwrap_or(path);
+        let real = path.canonicalize();
+        let known = real.as_deref().unwrap_or(path);
         let name = known.file_name().unwrap_or(known.as_os_str());
         kpack_core::shown(Path::new(name)).to_string()
     };

@@ -237,9 +237,9 @@ fn directory_text(path: &Path, files: &[Inspection]) -> Text {
     ));
     if !rows.is_empty() {
         text.table(2, &["file", "kind", ">size", "targets"], rows);
-        let totals = totals.into_iter();
-        let totals =
-            totals.map(|(target, (files, bytes))| vec![target, files.to_string(), size(bytes)]);
+        let totals = totals
+            .into_iter()
+            .map(|(target, (files, bytes))| vec![target, files.to_string(), size(bytes)]);
         text.table(2, &["target", ">files", ">device code"], totals);
     }
     text
@@ -397,8 +397,8 @@ fn split_binary(split: &SplitDescription, text: &mut Text) {
 
 fn objects(unlinked: &UnlinkedDescription, text: &mut Text) {
     // Images for other runtimes have a table of their own.
-    let own = unlinked.device_objects.iter().filter(|object| object.device_bytes > 0);
-    let own = Vec::from_iter(own);
+    let own =
+        Vec::from_iter(unlinked.device_objects.iter().filter(|object| object.device_bytes > 0));
     let total: u64 = own.iter().map(|object| object.device_bytes).sum();
     let device = match own.len() {
         0 if unlinked.thin => "a thin archive, which only lists its members".to_owned(),

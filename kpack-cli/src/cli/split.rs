@@ -95,8 +95,8 @@ fn set_place(arguments: &Arguments, options: &mut InstallOptions) -> Result<(), 
             // Only a complete path has all directories, and what a link leads to is what changes.
             let real = files
                 .iter()
-                .map(|file| canonicalize(file).map_err(|error| Error::io(file, "open", error)));
-            let real = real.collect::<Result<Vec<_>, _>>()?;
+                .map(|file| canonicalize(file).map_err(|error| Error::io(file, "open", error)))
+                .collect::<Result<Vec<_>, _>>()?;
             let prefix = common("--prefix", files, real.iter().map(|file| default_prefix(file)))?;
             let in_prefix = |file: &PathBuf| file.strip_prefix(prefix).unwrap_or(file).to_owned();
             options.files = real.iter().map(in_prefix).collect();
@@ -246,11 +246,10 @@ fn summary(report: &Report) -> Text {
 /// the machine needs besides.
 fn in_a_sentence(report: &Report, gpus: &[TargetId]) -> Text {
     let mut text = Text::default();
-    let split = report.files.iter().filter_map(|file| match file.outcome {
+    let split = Vec::from_iter(report.files.iter().filter_map(|file| match file.outcome {
         Outcome::Split { size_before, size_after, .. } => Some((file, size_before, size_after)),
         _ => None,
-    });
-    let split = Vec::from_iter(split);
+    }));
     let [(first, ..), others @ ..] = &split[..] else {
         return text;
     };
@@ -263,19 +262,21 @@ fn in_a_sentence(report: &Report, gpus: &[TargetId]) -> Text {
     text.line("");
     text.line(format_args!("{name}: {} → {}.", size(before), size(after)));
 
-    let archives = report
+    let archives: Vec<(TargetId, u64)> = report
         .archives
         .iter()
-        .filter_map(|archive| Some((archive.target.parse().ok()?, archive.size)));
-    let archives: Vec<(TargetId, u64)> = archives.collect();
+        .filter_map(|archive| Some((archive.target.parse().ok()?, archive.size)))
+        .collect();
     let needed =
         |gpu: &&TargetId| archives.iter().any(|(target, _)| gpu.needs(target, Delivery::Archive));
-    let own = gpus.iter().filter(needed).map(TargetId::processor);
-    let own = Vec::from_iter(own.collect::<BTreeSet<_>>()).join(", ");
-    let sizes = archives
-        .iter()
-        .filter(|(target, _)| gpus.iter().any(|gpu| gpu.needs(target, Delivery::Archive)));
-    let sizes = Vec::from_iter(sizes.map(|(_, size)| *size));
+    let own: BTreeSet<&str> = gpus.iter().filter(needed).map(TargetId::processor).collect();
+    let own = Vec::from_iter(own).join(", ");
+    let sizes = Vec::from_iter(
+        archives
+            .iter()
+            .filter(|(target, _)| gpus.iter().any(|gpu| gpu.needs(target, Delivery::Archive)))
+            .map(|(_, size)| *size),
+    );
     let all = || archives.iter().map(|(_, size)| *size);
     match (&sizes[..], all().min(), all().max()) {
         ([one], ..) => {

@@ -25,9 +25,12 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
-    let named = arguments.names.iter().map(|name| spelling::read_target(name));
-    let named: Vec<TargetId> =
-        named.collect::<Result<_, _>>().map_err(|error| Error::usage(error.to_string()))?;
+    let named: Vec<TargetId> = arguments
+        .names
+        .iter()
+        .map(|name| spelling::read_target(name))
+        .collect::<Result<_, _>>()
+        .map_err(|error| Error::usage(error.to_string()))?;
     warn_of_unknown(&named);
     let mut names: Vec<String> = Vec::new();
     for target in named.iter().map(TargetId::to_string) {

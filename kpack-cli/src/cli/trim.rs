@@ -85,8 +85,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     targets::warn_of_unknown(arguments.arch.iter().filter_map(Architecture::named));
     let mut gpus = Vec::new();
     for architecture in &arguments.arch {
-        let targets = architecture.targets(false);
-        let targets = targets.map_err(|error| {
+        let targets = architecture.targets(false).map_err(|error| {
             error.about(|reason| {
                 reason.then(" A Docker build sees none: pass the GPU, as in `--arch gfx942`")
             })

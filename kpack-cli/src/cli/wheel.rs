@@ -197,11 +197,11 @@ fn show(arguments: &Show) -> Result<ExitCode, Error> {
 
 fn describe(wheel: &Description, text: &mut Text) {
     let kind = match (wheel.devices.is_empty(), wheel.targets.is_empty()) {
+        _ if !wheel.findings.is_empty() => "split by another tool",
         (false, _) => "host wheel",
         (true, false) => "device wheel",
         (true, true) => "not split",
     };
-    let kind = if wheel.findings.is_empty() { kind } else { "split by another tool" };
     text.line(format_args!("{} {}: {kind}, {}", wheel.name, wheel.version, size(wheel.size)));
     text.line(format_args!("  tags:    {}", wheel.tags.join(", ")));
     if !wheel.targets.is_empty() {
@@ -211,8 +211,7 @@ fn describe(wheel: &Description, text: &mut Text) {
         text.line(format_args!("  {} [{}]", library.text, library.id));
     }
     let rows = wheel.devices.iter().map(|device| {
-        let known = device.size.map(size);
-        let known = known.unwrap_or_else(|| "— (wheel not given)".to_owned());
+        let known = device.size.map(size).unwrap_or_else(|| "— (wheel not given)".to_owned());
         vec![device.extras.join(", "), device.name.clone(), known]
     });
     if !wheel.devices.is_empty() {

@@ -50,17 +50,17 @@ impl CodeObjects {
         let is_kernel = |name: &str| kernel.is_none_or(|kernel| kernel == name);
         let is_target =
             |own: &TargetId| target.is_none_or(|target| target.needs(own, Delivery::Archive));
-        let selected = there.iter().filter(|(name, own)| is_kernel(name) && is_target(own));
-        let selected: Vec<_> = selected.cloned().collect();
+        let selected: Vec<_> =
+            there.iter().filter(|(name, own)| is_kernel(name) && is_target(own)).cloned().collect();
         if selected.is_empty() {
-            let kernel = kernel.map(|kernel| format!("kernel `{kernel}`"));
-            let kernel = kernel.as_deref().unwrap_or("code object");
+            let what = kernel
+                .map_or_else(|| "code object".to_owned(), |kernel| format!("kernel `{kernel}`"));
             let target = target.map(|target| format!(" for {target}"));
             let (target, there) = (target.unwrap_or_default(), what_there_is(&there));
             return Err(Error::rejected(
                 ids::NO_SUCH_CODE,
                 path,
-                format!("no {kernel}{target}{there}"),
+                format!("no {what}{target}{there}"),
             ));
         }
         Ok(Self { path: path.to_owned(), contents, selected })
@@ -123,8 +123,10 @@ impl CodeObjects {
             Contents::Archive(archive) => {
                 let mut shared: BTreeMap<u32, Vec<(String, TargetId)>> = BTreeMap::new();
                 for (kernel, target) in self.selected {
-                    let entry = archive.toc().entry(&kernel, &target.to_string());
-                    let entry = entry.map_err(|e| Error::archive(&self.path, "read", e))?;
+                    let entry = archive
+                        .toc()
+                        .entry(&kernel, &target.to_string())
+                        .map_err(|e| Error::archive(&self.path, "read", e))?;
                     let names = shared.entry(entry.ordinal).or_default();
                     names.push((kernel, target));
                 }
@@ -257,8 +259,7 @@ impl Contents {
             Self::Archive(archive) => {
                 for (kernel, targets) in &archive.toc().kernels {
                     for target in targets.keys() {
-                        let target = target.parse::<TargetId>();
-                        let target = target.map_err(|e| {
+                        let target = target.parse::<TargetId>().map_err(|e| {
                             Error::rejected(ids::DAMAGED_ARCHIVE, path, e.to_string())
                         })?;
                         names.push((kernel.clone(), target));

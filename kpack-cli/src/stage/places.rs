@@ -130,8 +130,8 @@ impl BuildDirectories {
             }
         }
         for (kernel, target) in entries {
-            let bytes = archive.read(&kernel, &target);
-            let bytes = bytes.map_err(|e| Error::archive(path, "read", e))?;
+            let bytes =
+                archive.read(&kernel, &target).map_err(|e| Error::archive(path, "read", e))?;
             let place = build_paths::find(bytes.as_slice(), &self.own, &self.fetched);
             if let Some(place) = place.map_err(|e| Error::io(path, "read", e))? {
                 let place = place.display();

@@ -152,10 +152,12 @@ impl<'a> Release<'a> {
             let key = (group.clone(), target.clone());
             fill(storage.archive(archives, key, (group, target), hidden)?)
         })?;
-        let archives = &self.archives;
+        let written = &self.archives;
         let marker_of = |group: &Group| {
-            let own = archives.iter().filter(|((of, _), _)| of == group);
-            let own = own.map(|((_, target), archive)| (target, archive));
+            let own = written
+                .iter()
+                .filter(|((of, _), _)| of == group)
+                .map(|((_, target), archive)| (target, archive));
             marker(name, directory, group).with_code_ids(code_ids::computed(own, name))
         };
         let edits = HostPlan::Edited(presplit.edits(&marker_of)?);
@@ -227,8 +229,8 @@ fn install_windows(
     debug_files: &DebugFiles,
     report: &mut Report,
 ) -> Result<(), Error> {
-    let own = install_parsed(options, &BTreeMap::new(), Some(debug_files), &());
-    let own = own.map_err(|error| error.with_path(|path| output.shown(path)))?;
+    let own = install_parsed(options, &BTreeMap::new(), Some(debug_files), &())
+        .map_err(|error| error.with_path(|path| output.shown(path)))?;
     report.files.extend(own.files);
     report.archives.extend(own.archives);
     for mut finding in own.findings {

@@ -84,9 +84,9 @@ impl<'a> Application<'a> {
                 self.keep_error(finished)?;
             }
         }
-        let files = self.report.files.iter().map(|file| &file.path);
         let changed = self.fates.iter().filter(|(_, fate)| **fate != Fate::Complete);
-        let files = files.chain(changed.map(|(path, _)| path)).map(PathBuf::as_path);
+        let reported = self.report.files.iter().map(|file| &file.path);
+        let files = reported.chain(changed.map(|(path, _)| path)).map(PathBuf::as_path);
         let (packages, findings) = self.ledger.owners(files.collect());
         self.report.packages = packages;
         self.report.findings.extend(findings);
@@ -133,8 +133,10 @@ impl<'a> Application<'a> {
         });
         // Archives that come back without their manifest are not found.
         let manifests = whole.manifests.iter().map(|manifest| {
-            let own = whole.files.iter();
-            let own = own.filter(|removed| removed.path.parent() == manifest.path.parent());
+            let own = whole
+                .files
+                .iter()
+                .filter(|removed| removed.path.parent() == manifest.path.parent());
             let targets = own.map(|removed| removed.target.clone()).collect();
             Goes { names: slice::from_ref(&manifest.path), targets, stays: true }
         });
@@ -300,8 +302,8 @@ impl<'a> Application<'a> {
                 Err(Error::rejected(refused.id, path, refused.text))
             }
             Ok(mut written) => {
-                let lost = std::mem::take(&mut written.lost).into_iter();
-                let lost = lost
+                let lost = std::mem::take(&mut written.lost)
+                    .into_iter()
                     .map(|text| Finding::new(Severity::Warning, ids::ATTRIBUTE_LOST, *path, text));
                 self.report.findings.extend(lost);
                 Ok(Some(written))
@@ -384,10 +386,16 @@ impl<'a> Application<'a> {
         let Plan { tree, given, .. } = *self.plan;
         // Those of earlier runs are not reported again.
         let mut fates = self.fates.clone();
-        let below = tree.files.iter().flatten().filter(|path| path.ends_with(NAME));
-        let below = below.filter_map(|path| path.parent());
-        let above = given.iter().flat_map(|given| given.directory().ancestors());
-        let above = above.filter(|directory| root.inside(directory).is_some());
+        let below = tree
+            .files
+            .iter()
+            .flatten()
+            .filter(|path| path.ends_with(NAME))
+            .filter_map(|path| path.parent());
+        let above = given
+            .iter()
+            .flat_map(|given| given.directory().ancestors())
+            .filter(|directory| root.inside(directory).is_some());
         let is_given = |path: &PathBuf| given.iter().any(|given| path.starts_with(&given.0));
         let places = Places { root, given: held.directories() };
         for directory in BTreeSet::from_iter(below.chain(above)) {

@@ -65,10 +65,9 @@ impl<'a> Ledger<'a> {
 /// The packages of everything in the given paths: while files change, lists lose those that went.
 fn find_packages(root: &Root, Plan { tree, given, wholes, .. }: &Plan<'_>) -> Packages {
     let links = tree.links.iter().map(|(link, _)| link);
-    let files = tree.files.iter().flatten().chain(links);
     // Links within the given paths go as well.
-    let removed = wholes.iter().flat_map(|whole| &whole.files);
-    let files = files.chain(removed.map(|removed| &removed.path));
+    let removed = wholes.iter().flat_map(|whole| &whole.files).map(|removed| &removed.path);
+    let files = tree.files.iter().flatten().chain(links).chain(removed);
     let given = Vec::from_iter(given.iter().map(|given| given.0.as_path()));
     Packages::find(root, &given, files.map(PathBuf::as_path).collect())
 }

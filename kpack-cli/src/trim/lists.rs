@@ -225,8 +225,9 @@ impl Lists<'_> {
         };
         if names.iter().any(|name| name == "conda-meta") {
             let directory = prefix.join("conda-meta");
-            let names = names_in(&directory).into_iter();
-            let names = names.filter(|name| Path::new(name).extension() == Some("json".as_ref()));
+            let names = names_in(&directory)
+                .into_iter()
+                .filter(|name| Path::new(name).extension() == Some("json".as_ref()));
             found.extend(names.map(|name| List {
                 directory: directory.clone(),
                 name,
@@ -240,8 +241,10 @@ impl Lists<'_> {
             packages.push(prefix.to_owned());
         }
         for packages in packages {
-            let names = names_in(&packages).into_iter().map(PathBuf::from);
-            let names = names.filter(|name| name.extension() == Some("dist-info".as_ref()));
+            let names = names_in(&packages)
+                .into_iter()
+                .map(PathBuf::from)
+                .filter(|name| name.extension() == Some("dist-info".as_ref()));
             found.extend(names.map(|name| List {
                 directory: packages.join(name),
                 name: "RECORD".into(),
@@ -266,16 +269,22 @@ impl Lists<'_> {
         // A directory in its path may be a link.
         let root = self.places.root;
         let find = || root.resolve(root.inside(parent)?).ok();
-        let real = self.parents.entry(parent.to_owned()).or_insert_with(find);
-        let real = real.as_ref().filter(|real| real.starts_with(&list.prefix));
-        let path = real.map(|real| real.join(name));
-        Some(path.and_then(|path| Some((path.clone(), *self.files.get(&path)?))))
+        let real = self
+            .parents
+            .entry(parent.to_owned())
+            .or_insert_with(find)
+            .as_ref()
+            .filter(|real| real.starts_with(&list.prefix));
+        Some(real.map(|real| real.join(name)).and_then(|path| {
+            let fate = *self.files.get(&path)?;
+            Some((path, fate))
+        }))
     }
 
     /// The file that a link leads to.
     fn linked(&self, list: &List, name: &str) -> Option<(PathBuf, Fate)> {
-        let path = within(&list.prefix, &list.base, Path::new(name))?;
-        let path = self.places.root.resolve(self.places.root.inside(&path)?).ok()?;
+        let link = within(&list.prefix, &list.base, Path::new(name))?;
+        let path = self.places.root.resolve(self.places.root.inside(&link)?).ok()?;
         let fate = *self.files.get(&path).filter(|fate| **fate != Fate::Gone)?;
         Some((path, fate))
     }
@@ -410,8 +419,7 @@ fn update_conda(
     bytes: &[u8],
     listed: &mut Lister<'_>,
 ) -> Result<Option<Vec<u8>>, Error> {
-    let value = serde_json::from_slice::<Value>(bytes);
-    let mut value = value
+    let mut value = serde_json::from_slice::<Value>(bytes)
         .map_err(|error| Error::rejected(ids::DAMAGED_WHEEL, path, format!("not JSON: {error}")))?;
     let mut gone = BTreeSet::new();
     let mut is_changed = false;
@@ -449,7 +457,6 @@ fn update_conda(
         }
         is_changed = true;
     }
-    let text = serde_json::to_vec_pretty(&value);
-    let text = text.map_err(|e| Error::io(path, "write", e.into()))?;
+    let text = serde_json::to_vec_pretty(&value).map_err(|e| Error::io(path, "write", e.into()))?;
     Ok(is_changed.then_some(text))
 }

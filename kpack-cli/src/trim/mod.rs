@@ -117,12 +117,14 @@ pub enum TrimOutcome {
 /// What cannot be trimmed stays as it is, with a warning, or an error in the [report](TrimReport::errors).
 pub fn trim(options: &Options, progress: &dyn Progress) -> Result<TrimReport, Error> {
     let root = Root::find(options.root.as_deref())?;
-    let paths = options.paths.iter();
-    let paths = paths.map(|path| match &options.root {
-        Some(_) => Ok(path.clone()),
-        None => absolute(path).map_err(|error| Error::io(path, "find", error)),
-    });
-    let paths = paths.collect::<Result<Vec<_>, Error>>()?;
+    let paths = options
+        .paths
+        .iter()
+        .map(|path| match &options.root {
+            Some(_) => Ok(path.clone()),
+            None => absolute(path).map_err(|error| Error::io(path, "find", error)),
+        })
+        .collect::<Result<Vec<_>, Error>>()?;
     let (given, held) = Held::open(&root, &paths, !options.dry_run, &|path| progress.waits(path))?;
     let mut notes = OpenNote::all(&held, &given, !options.dry_run)?;
     let databases = DatabaseSelection::new(Known::Auto, options.kernel_files.clone());

@@ -97,8 +97,9 @@ impl OpenNote {
             };
             Vec::from_iter(goes.names.iter().filter_map(inside))
         };
-        let goes = goes.iter().map(|goes| (goes, names_in(goes)));
-        let goes = Vec::from_iter(goes.filter(|(_, names)| !names.is_empty()));
+        let goes = Vec::from_iter(
+            goes.iter().map(|goes| (goes, names_in(goes))).filter(|(_, names)| !names.is_empty()),
+        );
         if goes.is_empty() {
             return Ok(());
         }

@@ -154,8 +154,11 @@ impl Planner<'_> {
         let dry_run = self.options.dry_run;
         let directory = if dry_run { std::env::temp_dir() } else { spot.directory.anchor() };
         let scratch = Scratch { directory: &directory, only_measured: dry_run };
-        let again = job.is_link.then(|| file.try_clone()).transpose();
-        let again = again.map_err(|error| Error::io(&job.from, "read", error))?;
+        let again = job
+            .is_link
+            .then(|| file.try_clone())
+            .transpose()
+            .map_err(|error| Error::io(&job.from, "read", error))?;
         Ok(match or_refused(trim::plan(&job.from, file, &self.options.keep, scratch))? {
             Ok(Trim::Planned(plan)) => match self.stays_a_link(job, &plan, again.as_ref())? {
                 Some(finding) => Decision::Stays(finding),

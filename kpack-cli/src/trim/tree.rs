@@ -73,8 +73,8 @@ impl Tree {
             let mut inventory = kpack_tree::Tree::default();
             let metadata = path.symlink_metadata().map_err(|e| Error::io(path, "read", e))?;
             if metadata.is_file() {
-                let inode = shared_inode_at(path, shared_inode(&metadata));
-                let inode = inode.map_err(|e| Error::io(path, "read", e))?;
+                let inode = shared_inode_at(path, shared_inode(&metadata))
+                    .map_err(|e| Error::io(path, "read", e))?;
                 tree.add_file(&mut shared, path.clone(), inode);
             } else if metadata.is_symlink() {
                 tree.add_link(root, given, path.clone());

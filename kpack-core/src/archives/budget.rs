@@ -52,8 +52,10 @@ impl Budget {
 
     fn wait(&self, share: Used, is_full: &dyn Fn(&Used) -> bool) -> Permit<'_> {
         let used = lock(&self.used);
-        let used = self.freed.wait_while(used, |used| is_full(used));
-        let mut used = used.unwrap_or_else(PoisonError::into_inner);
+        let mut used = self
+            .freed
+            .wait_while(used, |used| is_full(used))
+            .unwrap_or_else(PoisonError::into_inner);
         used.code_objects += share.code_objects;
         used.windows += share.windows;
         let budget = self;

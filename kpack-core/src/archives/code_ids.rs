@@ -19,8 +19,7 @@ const LEAST_ROOM: usize = 256;
 pub fn with_room(marker: &Marker, available: usize) -> Vec<u8> {
     let bytes = marker.to_bytes();
     let plain = marker.without_code_ids().to_bytes().len();
-    let size = (plain + ROOM).max(bytes.len() + LEAST_ROOM);
-    let size = size.next_multiple_of(8).min(available);
+    let size = (plain + ROOM).max(bytes.len() + LEAST_ROOM).next_multiple_of(8).min(available);
     // Too little for padding is left out.
     if size < bytes.len() + LEAST_PADDING {
         return bytes;

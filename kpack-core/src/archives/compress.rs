@@ -236,11 +236,11 @@ impl Run<'_> {
         check_target(&job)
             .map_err(|reason| Error::rejected(ids::DAMAGED_CODE_OBJECT, path, reason))?;
         let is_sample = number % SAMPLED == 0 && !job.target.is_spirv();
-        let stored = self.encode(&job.content, checksum, is_sample);
-        let stored = stored.map_err(|failure| match failure {
-            Failure::Archive(error) => Error::archive(path, "compress", error),
-            Failure::Scratch(error) => error,
-        })?;
+        let stored =
+            self.encode(&job.content, checksum, is_sample).map_err(|failure| match failure {
+                Failure::Archive(error) => Error::archive(path, "compress", error),
+                Failure::Scratch(error) => error,
+            })?;
         lock(&self.claimed).insert((job.target.clone(), stored.checksum()));
         let addition =
             Addition { target: job.target, entry_id: job.entry_id, kernels: job.kernels, stored };
@@ -296,8 +296,9 @@ impl Run<'_> {
             }
             if flushes {
                 let (mut spool, size) = (archive.spool(), stored.size());
-                let end = spool.stream_position();
-                let end = end.map_err(|error| Error::io(scratch, "write into", error))?;
+                let end = spool
+                    .stream_position()
+                    .map_err(|error| Error::io(scratch, "write into", error))?;
                 publish::begin_flush(spool, end.saturating_sub(size), size);
             }
         }

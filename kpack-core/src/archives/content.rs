@@ -77,8 +77,7 @@ impl Code {
     ) -> Result<Self, Error> {
         let size = entry.size();
         if size > MAX_CODE_OBJECT {
-            let targets: Vec<String> = entry.targets().map(TargetId::to_string).collect();
-            let targets = targets.join(", ");
+            let targets = Vec::from_iter(entry.targets().map(TargetId::to_string)).join(", ");
             let text = format!(
                 "the code object for {targets} has {size} bytes; expected at most {MAX_CODE_OBJECT}"
             );
@@ -153,8 +152,8 @@ impl Code {
                 let mut part = vec![0; SAMPLE.min(size) as usize];
                 source.seek(SeekFrom::Start(section.start))?;
                 source.read_exact(&mut part)?;
-                let stored = encoder.encode(&part, [0; 32]);
-                let stored = stored.map_or(0, |stored| stored.bytes.len() as u64);
+                let stored =
+                    encoder.encode(&part, [0; 32]).map_or(0, |stored| stored.bytes.len() as u64);
                 total += (u128::from(size) * u128::from(stored) / part.len() as u128) as u64;
             }
             Ok(total)
@@ -186,9 +185,10 @@ impl Code {
             hasher: Hasher::default(),
         };
         write(&mut out)?;
-        let file = out.file.into_inner();
-        let file =
-            file.map_err(|e| Error::io(scratch, "write a scratch file in", e.into_error()))?;
+        let file = out
+            .file
+            .into_inner()
+            .map_err(|e| Error::io(scratch, "write a scratch file in", e.into_error()))?;
         Ok(Some(Self::Large(FileRange {
             file: Arc::new(file),
             range: 0..size,

@@ -170,11 +170,11 @@ impl Treatment<'_> {
         self.totals.count(treated);
         let failed = |error| Error::archive(path, "merge", error);
         let mut encoder = Encoder::new(*scheme, *level).map_err(failed)?;
-        let stored = content.encode(&mut encoder, None, self.scratch);
-        let stored = stored.map_err(|failure| match failure {
-            Failure::Archive(error) => failed(error),
-            Failure::Scratch(error) => error,
-        })?;
+        let stored =
+            content.encode(&mut encoder, None, self.scratch).map_err(|failure| match failure {
+                Failure::Archive(error) => failed(error),
+                Failure::Scratch(error) => error,
+            })?;
         for kernel in kernels {
             stored.add_to(archive, kernel).map_err(failed)?;
             archive.set_entry_id(kernel, entry_id);
@@ -294,8 +294,7 @@ impl DebugFiles {
             );
             Err(Error::rejected(ids::SHARED_BUILD_ID, path, reason))
         };
-        let checksum = content.checksum();
-        let checksum = checksum.map_err(|error| Error::io(path, "read", error))?;
+        let checksum = content.checksum().map_err(|error| Error::io(path, "read", error))?;
         let mut files = lock(&self.files);
         match files.known.insert(id.clone(), checksum) {
             Some(known) if known == checksum => return Ok(()),

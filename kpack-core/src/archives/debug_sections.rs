@@ -37,13 +37,13 @@ impl Stripped {
         let Some(input) = Input::read(source, size)? else {
             return Ok(None);
         };
-        let removed = input.debug_sections(source)?;
-        if !removed.contains(&true) {
+        let is_removed = input.debug_sections(source)?;
+        if !is_removed.contains(&true) {
             return Ok(None);
         }
-        let numbers = Input::numbers(&removed);
+        let numbers = Input::numbers(&is_removed);
         let mut this = input.without(&numbers, size)?;
-        let removed = input.sections.iter().zip(&removed).filter(|(_, is_removed)| **is_removed);
+        let removed = input.sections.iter().zip(&is_removed).filter(|(_, is_removed)| **is_removed);
         this.removed = removed.map(|(section, _)| content(section)).collect();
         input.check_contents(source, &numbers)?;
         Ok(Some(this))
@@ -219,11 +219,11 @@ impl Input {
             if is_loaded(section) || section.sh_type.get(LE) == elf::SHT_NULL {
                 continue;
             }
-            let name = names.start.saturating_add(section.sh_name.get(LE).into());
-            if name >= names.end {
+            let start = names.start.saturating_add(section.sh_name.get(LE).into());
+            if start >= names.end {
                 return malformed(format!("the name of section {index} ends past the names"));
             }
-            let name = at_most::<NAME, _>(source, name..names.end)?;
+            let name = at_most::<NAME, _>(source, start..names.end)?;
             debug[index] = name.split(|byte| *byte == 0).next().is_some_and(is_debug_section);
         }
         let mut removed = debug.clone();

@@ -231,8 +231,7 @@ impl PackedCode {
             code_objects.into_iter().flatten().chain(failed)
         };
         let bundles = move |file: Arc<File>| {
-            let kept = self.kept.iter();
-            let kept = kept.map(|kept| self.check_kept(&file, kept));
+            let kept = self.kept.iter().map(|kept| self.check_kept(&file, kept));
             let damaged = Vec::from_iter(kept.filter_map(Result::err));
             let bundles = self.bundles.iter();
             let code_objects = bundles.flat_map(move |located| of_bundle(&file, located));
@@ -264,8 +263,7 @@ impl PackedCode {
         let mut reader = SharedFile::of(Arc::clone(&file));
         let start = reader.seek(SeekFrom::Start(located.offset));
         start.map_err(|error| Error::io(&self.path, "read", error))?;
-        let code_objects = located.bundle.code_objects(reader, wanted);
-        let mut code_objects = code_objects.map_err(failed)?;
+        let mut code_objects = located.bundle.code_objects(reader, wanted).map_err(failed)?;
         let window = budget.take_window(code_objects.window());
         // Entries of further targets that name the same bytes.
         let mut same = Vec::new();

@@ -28,8 +28,7 @@ impl<'a> RangeReader<'a> {
 
 impl Read for RangeReader<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
-        let size = self.size().saturating_sub(self.at);
-        let size = size.min(buffer.len() as u64) as usize;
+        let size = self.size().saturating_sub(self.at).min(buffer.len() as u64) as usize;
         let start = self.range.start + self.at;
         let read = self.file.read_at(&mut buffer[..size], start)?;
         self.at += read as u64;

@@ -100,8 +100,10 @@ impl Batch {
     pub fn create(&mut self, relative: PathBuf) -> Result<File, Error> {
         let path = self.root.path().join(&relative);
         interrupt::check(&path, "write")?;
-        let file = self.hidden.create(&number(self.files.len()));
-        let file = file.map_err(|e| Error::io(&path, "write", e))?;
+        let file = self
+            .hidden
+            .create(&number(self.files.len()))
+            .map_err(|e| Error::io(&path, "write", e))?;
         self.files.push(relative);
         platform::set_mode(&file, MODE).map_err(|e| Error::io(&path, "set the mode of", e))?;
         Ok(file)

@@ -455,8 +455,7 @@ impl Directory {
         let Some(file) = opened.map_err(|e| Error::io(&self.path.join(name), "open", e))? else {
             return Ok(None);
         };
-        let metadata = file.metadata();
-        let metadata = metadata.map_err(|e| Error::io(&self.path.join(name), "read", e))?;
+        let metadata = file.metadata().map_err(|e| Error::io(&self.path.join(name), "read", e))?;
         Ok(metadata.is_file().then_some((file, metadata)))
     }
 
@@ -791,8 +790,7 @@ mod tests {
         std::fs::write(&path, "host").unwrap();
         // No file system locks such a descriptor, as with a read-only one on NFS.
         let flags = rustix::fs::OFlags::PATH.bits().cast_signed();
-        let file = File::options().read(true).custom_flags(flags).open(&path);
-        let file = file.unwrap();
+        let file = File::options().read(true).custom_flags(flags).open(&path).unwrap();
         assert!(wait_for_host(&file, &path).unwrap().is_err());
     }
 }

@@ -113,8 +113,9 @@ impl Update<'_> {
                 .map_err(|error| Error::archive(&old.path, "merge", error))?;
         }
         if self.only_computed {
-            let written = archive.finish(io::sink());
-            let written = written.map_err(|e| Error::archive(directory.path(), "write into", e))?;
+            let written = archive
+                .finish(io::sink())
+                .map_err(|e| Error::archive(directory.path(), "write into", e))?;
             return Ok((target, written, None));
         }
         let name = directory.archive_name(&target);

@@ -138,8 +138,7 @@ impl StagedFile {
         let path = directory.path().join(name);
         interrupt::check(&path, "write")?;
         directory.check_output(name, Kind::File)?;
-        let file = file.try_clone();
-        let file = file.map_err(|e| Error::io(&path, "write", e))?;
+        let file = file.try_clone().map_err(|e| Error::io(&path, "write", e))?;
         // Before any run can see it. If locking is not supported, none removes it as a leftover either.
         let _ = try_lock(&file);
         loop {
@@ -193,8 +192,8 @@ impl StagedFile {
     ) -> Result<(T, Vec<String>), Error> {
         let value = write(&self.file)?;
         self.has_mode = true;
-        let lost = platform::keep_attributes(&self.file, original);
-        let lost = lost.map_err(|e| Error::io(&self.path, "set the mode of", e))?;
+        let lost = platform::keep_attributes(&self.file, original)
+            .map_err(|e| Error::io(&self.path, "set the mode of", e))?;
         Ok((value, lost))
     }
 

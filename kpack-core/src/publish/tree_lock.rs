@@ -60,8 +60,8 @@ mod tests {
 
     #[test]
     fn trees_that_overlap_exclude_each_other_and_others_do_not() {
-        let root = tempfile::tempdir().unwrap();
-        let root = root.path().canonicalize().unwrap();
+        let directory = tempfile::tempdir().unwrap();
+        let root = directory.path().canonicalize().unwrap();
         std::fs::create_dir_all(root.join("t/lib/deep")).unwrap();
         std::fs::create_dir_all(root.join("t/bin")).unwrap();
         let open = |path: &str| Directory::open(&root.join(path)).unwrap();

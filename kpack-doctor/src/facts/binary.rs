@@ -80,8 +80,7 @@ pub(crate) enum Form {
 /// Whether the shim is linked into a binary, or the shared one with it.
 fn has_shim(image: &Image<File>) -> Result<bool, BinaryError> {
     let needed = Dynamic::read(image)?.strings(image, elf::DT_NEEDED)?;
-    let mut needed = needed.iter();
-    Ok(image.has_note(SHIM_NOTE)? || needed.any(|name| name.starts_with(SHIM.as_bytes())))
+    Ok(image.has_note(SHIM_NOTE)? || needed.iter().any(|name| name.starts_with(SHIM.as_bytes())))
 }
 
 /// The kernel databases of a library, and the parts of them that this user may not list: those that are named as it is, and
@@ -229,7 +228,7 @@ impl Form {
         let targets = linked.targets(fat, &|_| true)?;
         // Runtimes compile SPIR-V for any GPU.
         let may_run = |gpu: &TargetId, target: &String| target == SPIRV || gpu.may_run(target);
-        let code = |gpu: &TargetId| {
+        let code_for = |gpu: &TargetId| {
             if targets.iter().any(|target| may_run(gpu, target)) {
                 Code::Here
             } else {
@@ -237,7 +236,7 @@ impl Form {
             }
         };
         let gpus = reader.machine.gpus().iter();
-        let code = gpus.map(|gpu| (gpu.clone(), code(gpu))).collect();
+        let code = gpus.map(|gpu| (gpu.clone(), code_for(gpu))).collect();
         Ok(Some(match linked.kept_marker()? {
             Some(marker) => (Self::Joined, code, marker.kernel_name, Vec::new(), String::new()),
             None => (Self::Fat, code, None, Vec::new(), String::new()),
@@ -249,9 +248,13 @@ fn split(linked: &LinkedBinary, reader: &Reader, hip: Option<&HipRuntime>) -> Re
     let groups = linked.markers()?;
     let loaded_as = linked.loaded_as();
     let (mut kpacks, mut archives) = (Vec::new(), Vec::new());
-    let code = reader.machine.gpus().iter().cloned();
-    let code = code.map(|gpu| (gpu, Code::Nowhere(BTreeSet::new())));
-    let mut code: Vec<(TargetId, Code)> = code.collect();
+    let mut code: Vec<(TargetId, Code)> = reader
+        .machine
+        .gpus()
+        .iter()
+        .cloned()
+        .map(|gpu| (gpu, Code::Nowhere(BTreeSet::new())))
+        .collect();
     for group in &groups {
         let Some(name) = &group.marker.kernel_name else {
             return Ok((Form::EarlyMarker, Vec::new(), None, Vec::new(), String::new()));

@@ -52,8 +52,11 @@ impl Code {
         resolver: &Resolver,
         gpu: &TargetId,
     ) -> Result<Self, Error> {
-        let promised = resolver.kpacks.targets().map(str::to_owned);
-        let promised = promised.chain(group.marker.code_ids.keys().cloned());
+        let promised = resolver
+            .kpacks
+            .targets()
+            .map(str::to_owned)
+            .chain(group.marker.code_ids.keys().cloned());
         let known: BTreeSet<String> = promised.collect();
         let (fitting, others): (Vec<&String>, Vec<&String>) =
             known.iter().partition(|target| gpu.may_run(target));

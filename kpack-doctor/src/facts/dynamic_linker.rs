@@ -157,10 +157,9 @@ fn libraries_of(path: &Path, image: &host::Image<File>) -> Result<Loading, Error
     let real = match interpreter {
         Some(_) => path.canonicalize(),
         None => std::path::absolute(path),
-    };
-    let real = real.map_err(|e| Error::io(path, "find", e))?;
-    let file = image.source().metadata();
-    let file = file.map_err(|e| Error::io(path, "read", e))?;
+    }
+    .map_err(|e| Error::io(path, "find", e))?;
+    let file = image.source().metadata().map_err(|e| Error::io(path, "read", e))?;
     // With raised privileges, the dynamic linker ignores what users choose.
     let variable = |name| match file.mode() & 0o6000 {
         0 => image::variable(name).unwrap_or_default().into_vec(),
@@ -168,8 +167,8 @@ fn libraries_of(path: &Path, image: &host::Image<File>) -> Result<Loading, Error
     };
     let main =
         LibraryFile { id: file_id(image.source()).map_err(|e| Error::io(path, "read", e))?, needs };
-    let preloaded = read_optional(Path::new(PRELOADED))?;
-    let preloaded = [variable("LD_PRELOAD"), without_comments(&preloaded)];
+    let listed = read_optional(Path::new(PRELOADED))?;
+    let preloaded = [variable("LD_PRELOAD"), without_comments(&listed)];
     let mut search = Search::new(host)?;
     let found = search.all(&real, main, &variable("LD_LIBRARY_PATH"), &preloaded);
     Ok(match found {
@@ -404,9 +403,11 @@ impl Search {
         } else {
             (cached, &self.default_directories[..])
         };
-        let first = parents.flat_map(|object| &object.rpath);
-        let first = first.chain(&self.library_path).chain(&object.runpath);
-        let first = first.map(|directory| directory.join(path));
+        let first = parents
+            .flat_map(|object| &object.rpath)
+            .chain(&self.library_path)
+            .chain(&object.runpath)
+            .map(|directory| directory.join(path));
         let last = last.iter().map(|directory| directory.join(path));
         for path in first.chain(cached.cloned()).chain(last) {
             if let Some(found) = self.open(&path)? {
@@ -559,8 +560,9 @@ fn read(path: &Path) -> Result<Vec<u8>, Error> {
 
 /// The lines of a file without what comes after `#`.
 fn without_comments(text: &[u8]) -> Vec<u8> {
-    let lines = text.split(|byte| *byte == b'\n');
-    let lines = lines.map(|line| line.split(|byte| *byte == b'#').next().unwrap_or_default());
+    let lines = text
+        .split(|byte| *byte == b'\n')
+        .map(|line| line.split(|byte| *byte == b'#').next().unwrap_or_default());
     Vec::from_iter(lines).join(&b' ')
 }
 
@@ -676,23 +678,24 @@ mod tests {
             let Loading::Listed(found) = libraries(&path, &host::Image::Elf(image)).unwrap() else {
                 panic!("{path:?}");
             };
-            let listed = Command::new("ldd").arg(&path).output().unwrap().stdout;
-            let listed = String::from_utf8(listed).unwrap();
-            let listed = listed.lines().filter_map(|line| line.split_once(" => "));
-            let listed = listed.map(|(name, path)| {
+            let said = Command::new("ldd").arg(&path).output().unwrap().stdout;
+            let said = String::from_utf8(said).unwrap();
+            let lines = said.lines().filter_map(|line| line.split_once(" => "));
+            let listed = Vec::from_iter(lines.map(|(name, path)| {
                 let path = path.split(" (0x").next().unwrap();
                 (name.trim().to_owned(), path.to_owned())
-            });
-            let found = found.iter().map(|library| {
-                let path = library.path.as_ref();
-                let path = path.map_or("not found".to_owned(), |p| p.display().to_string());
+            }));
+            let named = found.iter().map(|library| {
+                let path = library
+                    .path
+                    .as_ref()
+                    .map_or("not found".to_owned(), |p| p.display().to_string());
                 (library.name.to_string_lossy().into_owned(), path)
             });
             // `ldd` does not name its own path in the same way.
-            let found = found.filter(|(name, _)| !name.contains("ld-linux"));
-            let listed = Vec::from_iter(listed);
+            let ours = named.filter(|(name, _)| !name.contains("ld-linux"));
             assert!(!listed.is_empty(), "{path:?}");
-            assert_eq!(Vec::from_iter(found), listed, "{path:?}");
+            assert_eq!(Vec::from_iter(ours), listed, "{path:?}");
         }
     }
 }

@@ -51,10 +51,9 @@ impl PythonEnvironment {
         only: Option<&Path>,
         reader: &Reader,
     ) -> Result<Option<(Self, Vec<Process>)>, Error> {
-        let root = std::path::absolute(root).map_err(|e| Error::io(root, "find", e))?;
+        let given = std::path::absolute(root).map_err(|e| Error::io(root, "find", e))?;
         // Installers are told of the environment, not of its directory with packages.
-        let whole = Environment::around(&root).filter(|_| only.is_none());
-        let root = whole.unwrap_or(root);
+        let root = Environment::around(&given).filter(|_| only.is_none()).unwrap_or(given);
         let Some(installed) = Environment::read(&root) else {
             return Ok(None);
         };
@@ -73,12 +72,14 @@ impl PythonEnvironment {
             }
         });
         let of_one = |finding: &&Finding| finding.id == ids::DAMAGED_WHEEL;
-        let damaged = installed.findings.iter().filter(of_one);
-        let damaged = damaged.filter_map(|finding| finding.file().parent());
+        let damaged =
+            installed.findings.iter().filter(of_one).filter_map(|finding| finding.file().parent());
         let listed = read.iter().zip(&installed.distributions);
         let without_list = listed.filter(|(files, _)| files.is_unlisted);
-        let unlisted_in = damaged.chain(without_list.map(|(_, own)| own.site_packages()));
-        let unlisted_in: BTreeSet<PathBuf> = unlisted_in.map(Path::to_owned).collect();
+        let unlisted_in: BTreeSet<PathBuf> = damaged
+            .chain(without_list.map(|(_, own)| own.site_packages()))
+            .map(Path::to_owned)
+            .collect();
         let mut environment = Self::of(installed);
         let mut binaries = Vec::new();
         for (files, distribution) in read.into_iter().zip(&environment.installed.distributions) {

@@ -84,8 +84,11 @@ impl Access {
     fn of(system: &Path) -> Self {
         let exists = |path: &str| system.join(path).exists();
         let text = |path: PathBuf| small_text(&path).unwrap_or_default();
-        let adapters = fs::read_dir(system.join("sys/bus/pci/devices")).into_iter().flatten();
-        let mut adapters = adapters.flatten().map(|entry| entry.path());
+        let mut adapters = fs::read_dir(system.join("sys/bus/pci/devices"))
+            .into_iter()
+            .flatten()
+            .flatten()
+            .map(|entry| entry.path());
         let device = system.join("dev/kfd");
         Self {
             has_adapter: adapters.any(|adapter| {
@@ -166,8 +169,10 @@ impl Machine {
             });
             machine.seen = distinct(&targets(&seen));
             machine.hidden_by = hidden_by;
-            let native = gpus_at(&options.nodes, |name| get(name).filter(|_| !is_override(name)));
-            let native = native.as_deref().map(targets).filter(|native| !native.is_empty());
+            let native = gpus_at(&options.nodes, |name| get(name).filter(|_| !is_override(name)))
+                .as_deref()
+                .map(targets)
+                .filter(|native| !native.is_empty());
             machine.native = native.filter(|native| Some(native) != machine.all.as_ref());
         }
         machine

@@ -93,12 +93,14 @@ impl Facts {
         let for_gpus = |processes: &[Process]| {
             Vec::from_iter(processes.iter().map(|process| process.for_gpus(machine.gpus())))
         };
-        let environments = examined.iter().filter_map(|examined| examined.environment.as_ref());
-        let environments =
-            environments.map(|(environment, own)| (environment.clone(), for_gpus(own)));
-        let environments = Vec::from_iter(environments);
-        let processes = examined.iter().flat_map(|examined| for_gpus(&examined.processes));
-        let processes = Vec::from_iter(processes);
+        let environments = Vec::from_iter(
+            examined
+                .iter()
+                .filter_map(|examined| examined.environment.as_ref())
+                .map(|(environment, own)| (environment.clone(), for_gpus(own))),
+        );
+        let processes =
+            Vec::from_iter(examined.iter().flat_map(|examined| for_gpus(&examined.processes)));
         let packages = DevicePackages::of(&processes, root);
         let mut facts = Self { machine, environments, processes, packages, lost: AllLost::new() };
         facts.lost = restore::all_lost(facts.all_processes(), &facts.machine, root);
@@ -188,13 +190,13 @@ fn likely(reader: &Reader) -> Result<Examined, Error> {
         }
         passed_over = passed_over.or(active.as_ref().filter(|active| *active == place));
     }
-    let text = if places.is_empty() {
+    let why = if places.is_empty() {
         "no environment is active, and there is no ROCm in /opt or in the distribution's libraries"
             .to_owned()
     } else {
         let places = places.iter().map(|place| place.display());
         format!("no binary with device code is in {}", list(places))
     };
-    let text = format!("{text}; pass the path to examine: `kpack doctor PATH`");
+    let text = format!("{why}; pass the path to examine: `kpack doctor PATH`");
     Err(Error::rejected(ids::NO_DEVICE_CODE, "this machine".as_ref(), text))
 }

@@ -62,8 +62,9 @@ fn of_user() -> Vec<PathBuf> {
     let home = || Some(variable("HOME")?.join(".local"));
     let Some(base) = variable("PYTHONUSERBASE").or_else(home) else { return Vec::new() };
     let pythons = fs::read_dir(base.join("lib")).into_iter().flatten().flatten();
-    let packages = pythons.map(|entry| entry.path().join("site-packages"));
-    let mut packages = Vec::from_iter(packages.filter(|path| path.is_dir()));
+    let mut packages = Vec::from_iter(
+        pythons.map(|entry| entry.path().join("site-packages")).filter(|path| path.is_dir()),
+    );
     packages.sort();
     packages
 }

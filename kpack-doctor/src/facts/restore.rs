@@ -84,8 +84,10 @@ impl State {
                 own.is_some_and(|own| own.version == *version)
             }),
             PackageManager::Conda => {
-                let lists = path.ancestors().map(|prefix| prefix.join("conda-meta"));
-                let mut lists = lists.filter(|lists| lists.is_dir());
+                let mut lists = path
+                    .ancestors()
+                    .map(|prefix| prefix.join("conda-meta"))
+                    .filter(|lists| lists.is_dir());
                 // The version has the build after it.
                 let version = version.replace(" (build ", "-").replace(')', "");
                 let list = format!("{name}-{version}.json");
@@ -164,10 +166,12 @@ impl<'r> Restorer<'r> {
             let environment = self.state.environments.get(&root).and_then(Option::as_ref);
             let Some(installed) = environment else { continue };
             let installer = Installer::of(installed).with_lock();
-            let own = names.iter().filter_map(|name| installed.get(name));
             // What the base Python has would come into this environment instead.
-            let own = own.filter(|own| !own.is_inherited);
-            let own = Vec::from_iter(own.filter(|own| again_from_elsewhere(own).is_none()));
+            let own: Vec<_> = names
+                .iter()
+                .filter_map(|name| installed.get(name))
+                .filter(|own| !own.is_inherited && again_from_elsewhere(own).is_none())
+                .collect();
             let remedy = installer.reinstall(&own, &[]);
             of_python.insert(root, (installer, remedy));
         }

@@ -64,8 +64,8 @@ impl RocmLoader<'_> {
     ) -> Option<Miss> {
         let targets = kpack.kpacks.targets();
         // One without features can be any variant.
-        let isas = targets.filter(|target| gpu.may_run(target));
-        let isas = isas.filter_map(|target| target.parse().ok());
+        let isas =
+            targets.filter(|target| gpu.may_run(target)).filter_map(|target| target.parse().ok());
         isas.into_iter().find_map(|isa: TargetId| {
             let targets = lookup::targets(&[isa]);
             group.wrappers.iter().find_map(|wrapper| {

@@ -95,11 +95,10 @@ impl HipRuntime {
         let dynamic = Dynamic::read(&image).map_err(failed)?;
         let strings = |tag| {
             let strings = dynamic.strings(&image, tag).map_err(failed)?;
-            let strings = strings.iter().map(|name| String::from_utf8_lossy(name));
-            Ok::<_, Error>(Vec::from_iter(strings.map(|name| name.into_owned())))
+            let names = strings.iter().map(|name| String::from_utf8_lossy(name).into_owned());
+            Ok::<_, Error>(Vec::from_iter(names))
         };
-        let real = path.canonicalize();
-        let real = real.map_err(|e| Error::io(path, "find", e))?;
+        let real = path.canonicalize().map_err(|e| Error::io(path, "find", e))?;
         let file_name = real.file_name().unwrap_or_default().to_string_lossy();
         let soname = strings(elf::DT_SONAME)?.pop().unwrap_or_default();
         let versions = [version(&soname), version(&file_name)].into_iter();
@@ -107,8 +106,8 @@ impl HipRuntime {
         let loader = match linkage.map_err(failed)? {
             Some(Linkage::Imported) => Some(Loader::find(libraries)?.unwrap_or_else(|| {
                 let mut needed = strings(elf::DT_NEEDED).unwrap_or_default().into_iter();
-                let needed = needed.find(|name| name.contains(LOADER));
-                Loader::Missing(needed.unwrap_or_else(|| format!("{LOADER}.so")))
+                let loader = needed.find(|name| name.contains(LOADER));
+                Loader::Missing(loader.unwrap_or_else(|| format!("{LOADER}.so")))
             })),
             _ => None,
         };

@@ -193,11 +193,13 @@ pub(super) fn join(binaries: &[&Binary], machine: &Machine) -> Option<Remedy> {
     for gpu in machine.to_join() {
         words.extend(["--arch".to_owned(), gpu.to_string()]);
     }
-    let files = binaries.iter().map(|binary| {
-        let file = binary.path.strip_prefix(prefix).unwrap_or(&binary.path);
-        word(file)
-    });
-    let files: Vec<String> = files.collect::<Option<_>>()?;
+    let files: Vec<String> = binaries
+        .iter()
+        .map(|binary| {
+            let file = binary.path.strip_prefix(prefix).unwrap_or(&binary.path);
+            word(file)
+        })
+        .collect::<Option<_>>()?;
     // What a tree names so is no option.
     words.extend(files.iter().any(|file| file.starts_with('-')).then(|| "--".to_owned()));
     words.extend(files);

@@ -280,13 +280,14 @@ impl PythonEnvironment {
     /// The archives that are not as they were installed.
     fn damaged(&self) -> Vec<Diagnosis> {
         let names: BTreeSet<&String> = self.damaged.iter().map(|(name, ..)| name).collect();
-        let all = names.iter().filter_map(|name| self.installed.get(name));
-        let all = all.filter(|own| again_from_elsewhere(own).is_none());
+        let all = names
+            .iter()
+            .filter_map(|name| self.installed.get(name))
+            .filter(|own| again_from_elsewhere(own).is_none());
         let remedy = self.installer.reinstall(&Vec::from_iter(all), &[]);
         let found = names.into_iter().filter_map(|name| {
             let own = self.installed.get(name)?;
-            let files = self.damaged.iter().filter(|(other, ..)| other == name);
-            let files = Vec::from_iter(files);
+            let files = Vec::from_iter(self.damaged.iter().filter(|(other, ..)| other == name));
             let (_, path, why) = files.first()?;
             let more = match files.len() - 1 {
                 0 => String::new(),
@@ -326,8 +327,8 @@ impl PythonEnvironment {
         let text = format!(
             "the libraries of {names} are links into a cache, where ROCm's loader finds no code"
         );
-        let owners = owners.into_iter().filter_map(|owner| self.installed.get(owner));
-        let owners = Vec::from_iter(owners);
+        let owners =
+            Vec::from_iter(owners.into_iter().filter_map(|owner| self.installed.get(owner)));
         let remedy = self.installer.reinstall(&owners, &["--link-mode", "copy"]);
         let root = &self.installed.root;
         let mut finding = Finding::new(Severity::Fault, ids::ROCM_LOADER, root, text);

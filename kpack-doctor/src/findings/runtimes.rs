@@ -34,9 +34,12 @@ impl<'a> Processes<'a> {
     ) -> Vec<Self> {
         let mut groups: Vec<Self> = Vec::new();
         for process in processes {
-            let split = process.binaries.iter();
-            let split = split.filter(|binary| process.must_find(binary, machine.shim_mode));
-            let mut split = split.map(Some).peekable();
+            let mut split = process
+                .binaries
+                .iter()
+                .filter(|binary| process.must_find(binary, machine.shim_mode))
+                .map(Some)
+                .peekable();
             let none = split.peek().is_none().then_some(None);
             for binary in split.chain(none) {
                 let group = Self {
@@ -133,16 +136,16 @@ impl<'a> Processes<'a> {
                 )
             }
             None if self.split.is_empty() => {
-                let text = match self.shim {
+                let besides = match self.shim {
                     Some(shim) => format!("; {} finds the code for it", shim.display()),
                     None => ", and no binary here needs that".to_owned(),
                 };
-                let text = format!("this HIP runtime does not read markers{text}{loads}");
+                let text = format!("this HIP runtime does not read markers{besides}{loads}");
                 finding(Severity::Ok, ids::MARKERS_NOT_NEEDED, text)
             }
             None => {
-                let split = self.split.iter().map(|binary| binary.path.as_path());
-                let split = names(&Vec::from_iter(split));
+                let paths = self.split.iter().map(|binary| binary.path.as_path());
+                let split = names(&Vec::from_iter(paths));
                 let files = self.files();
                 let mut text =
                     format!("this HIP runtime does not read markers: it finds no code for {split}");
@@ -175,8 +178,8 @@ impl<'a> Processes<'a> {
             (gpus.len() > 1).then_some(gpus)
         })?;
         let (first, others) = several.split_first()?;
-        let split = self.split.iter().map(|binary| binary.path.as_path());
-        let split = names(&Vec::from_iter(split));
+        let paths = self.split.iter().map(|binary| binary.path.as_path());
+        let split = names(&Vec::from_iter(paths));
         let (outcome, text) = if hip.is_up_to_7_14() && !machine.asked {
             let text = "this HIP runtime asks for code once for all GPUs";
             (Severity::Fault, text)

@@ -98,8 +98,8 @@ fn pip_options(text: &str) -> Vec<(bool, String, Vec<String>)> {
         } else if let Some((key, value)) = trimmed.split_once(['=', ':']) {
             is_open = ["global", "install"].contains(&section);
             if is_open {
-                let key = key.trim().to_lowercase().replace('_', "-");
-                let key = key.trim_start_matches("--").to_owned();
+                let key =
+                    key.trim().to_lowercase().replace('_', "-").trim_start_matches("--").to_owned();
                 options.push((section == "install", key, value.trim().to_owned()));
             }
         }
@@ -126,10 +126,13 @@ mod tests {
             ("[install]\ntimeout = 9\n  index-url = a\n--index-url = b\n", &[(true, "b")]),
         ] {
             let options = pip_options(text).into_iter();
-            let found = options.filter(|(_, name, _)| name == "index-url");
-            let found = Vec::from_iter(found.map(|(install, _, values)| (install, values)));
-            let expected = expected.iter();
-            let expected = expected.map(|(install, value)| (*install, vec![(*value).to_owned()]));
+            let found = Vec::from_iter(
+                options
+                    .filter(|(_, name, _)| name == "index-url")
+                    .map(|(install, _, values)| (install, values)),
+            );
+            let expected =
+                expected.iter().map(|(install, value)| (*install, vec![(*value).to_owned()]));
             assert_eq!(found, Vec::from_iter(expected), "{text}");
         }
     }

@@ -57,8 +57,9 @@ impl Project {
             project.join("uv.lock").is_file() && project.join(&environment) == root
         });
         let Some(directory) = directory else { return Around::Nothing };
-        let table = small_text(&directory.join("pyproject.toml"));
-        let table = table.and_then(|text| text.parse::<toml::Table>().ok()).unwrap_or_default();
+        let table = small_text(&directory.join("pyproject.toml"))
+            .and_then(|text| text.parse::<toml::Table>().ok())
+            .unwrap_or_default();
         if !table.contains_key("project") {
             return Around::Workspace(directory.to_owned());
         }
@@ -92,8 +93,8 @@ pub(super) fn advice_in_workspace(directory: &Path) -> String {
 impl Lock {
     pub(super) fn read(root: &Path, project: &Path, is_active: bool) -> Self {
         let path = project.join("uv.lock");
-        let lock = text(&path, MAX_LOCK).and_then(|text| text.parse().ok());
-        let lock: toml::Table = lock.unwrap_or_default();
+        let lock: toml::Table =
+            text(&path, MAX_LOCK).and_then(|text| text.parse().ok()).unwrap_or_default();
         let packages = lock.get("package").and_then(toml::Value::as_array).into_iter().flatten();
         let mut indexes: BTreeMap<String, Vec<Option<String>>> = BTreeMap::new();
         for package in packages {

@@ -38,9 +38,8 @@ pub(super) fn read(prefix: &Path, root: &Root, wanted: &Wanted<'_>) -> Found {
     lists.retain(|path| root.image().is_none() || root.has(path).unwrap_or(true));
     lists.sort();
     let packages = lists.into_iter().filter_map(|path| {
-        let description = lossy_text(&path, MAX_LIST);
-        let description =
-            description.and_then(|text| serde_json::from_str::<Description>(&text).ok());
+        let description = lossy_text(&path, MAX_LIST)
+            .and_then(|text| serde_json::from_str::<Description>(&text).ok());
         let Some(Description { name, version, build, files }) = description else {
             let why = "conda's description of a package cannot be read";
             return Some(Err(Unread { path, why, command }));

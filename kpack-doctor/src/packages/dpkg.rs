@@ -92,8 +92,8 @@ impl Status {
         root: &Root,
         wanted: &Wanted<'_>,
     ) -> Option<Result<Package, Unread>> {
-        let name = path.file_name()?.to_string_lossy();
-        let name = name.strip_suffix(".list")?;
+        let list = path.file_name()?.to_string_lossy();
+        let name = list.strip_suffix(".list")?;
         // Only the lists of packages that may be installed for several architectures name theirs.
         let (name, architecture) = match name.split_once(':') {
             Some((name, architecture)) => (name, Some(architecture)),
@@ -140,8 +140,12 @@ pub(super) fn read(root: &Root, wanted: &Wanted<'_>) -> Found {
         return Unread { path: info, why, command: SEARCH }.into();
     };
     // dpkg writes no links there.
-    let lists = lists.into_iter().filter(|list| list.file_type().is_ok_and(|kind| kind.is_file()));
-    let lists = Vec::from_iter(lists.map(|list| list.path()));
+    let lists = Vec::from_iter(
+        lists
+            .into_iter()
+            .filter(|list| list.file_type().is_ok_and(|kind| kind.is_file()))
+            .map(|list| list.path()),
+    );
     let read = parallel::map(lists, |path| status.package(path, root, wanted));
     read.into_iter().flatten().collect()
 }
@@ -152,8 +156,11 @@ fn recommended(field: &str) -> impl Iterator<Item = (String, Option<String>)> {
     groups.filter_map(|group| {
         let text = group.split('|').next()?.trim();
         let (name, rest) = text.split_once(' ').unwrap_or((text, ""));
-        let version = rest.trim().strip_prefix("(=").and_then(|rest| rest.strip_suffix(')'));
-        let version = version.map(|version| version.trim().to_owned());
+        let version = rest
+            .trim()
+            .strip_prefix("(=")
+            .and_then(|rest| rest.strip_suffix(')'))
+            .map(|version| version.trim().to_owned());
         let is_sound = is_plain(name) && version.as_ref().is_none_or(|version| is_plain(version));
         is_sound.then(|| (name.to_owned(), version))
     })

@@ -58,8 +58,10 @@ impl Packages {
         let mut found = Self::of_system(root, wanted);
         found.add_conda(directories.iter().copied(), root, wanted);
         // What a distribution or conda installed is theirs, even if it has a RECORD.
-        let above = given.iter().flat_map(|given| given.ancestors());
-        let above = above.filter(|path| root.inside(path).is_some());
+        let above = given
+            .iter()
+            .flat_map(|given| given.ancestors())
+            .filter(|path| root.inside(path).is_some());
         let mut described =
             BTreeSet::from_iter(above.filter(|path| Environment::is_packages(path)));
         let is_dist_info = |path: &&&Path| path.extension().is_some_and(|end| end == "dist-info");
@@ -147,8 +149,9 @@ fn directories<'a>(
     let mut found = HashSet::new();
     for path in files.iter().chain(given) {
         let above = path.ancestors().skip(1);
-        let new = above.take_while(|path| root.inside(path).is_some() && !found.contains(path));
-        let new = Vec::from_iter(new);
+        let new = Vec::from_iter(
+            above.take_while(|path| root.inside(path).is_some() && !found.contains(path)),
+        );
         found.extend(new);
     }
     found.into_iter().collect()

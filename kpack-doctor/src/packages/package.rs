@@ -259,8 +259,9 @@ mod tests {
         let one = package(PackageManager::Dpkg, &APT, "one");
         let two = package(PackageManager::Rpm, &DNF, "two");
         let three = package(PackageManager::Dpkg, &APT, "three");
-        let commands = Package::reinstall_all(&[&one, &two, &three]);
-        let commands = commands.into_values().map(|remedy| remedy.unwrap().command);
+        let commands = Package::reinstall_all(&[&one, &two, &three])
+            .into_values()
+            .map(|remedy| remedy.unwrap().command);
         let expected = ["apt-get install --reinstall 'one=1' 'three=1'", "dnf reinstall two-1"];
         assert_eq!(Vec::from_iter(commands), expected);
     }

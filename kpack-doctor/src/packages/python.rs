@@ -19,10 +19,13 @@ pub(super) fn read(directory: &Path, root: &Root, wanted: &Wanted<'_>) -> Found 
     let is_leftover = |path: &Path| {
         path != directory && root.has(&path.join("METADATA")).is_ok_and(|is_there| !is_there)
     };
-    let damaged = environment.findings.iter().map(Finding::file);
-    let damaged = damaged.filter(|path| !is_leftover(path)).map(|path| {
-        Err(unread(path.to_owned(), "the description of a Python package cannot be read"))
-    });
+    let unreadable = "the description of a Python package cannot be read";
+    let damaged = environment
+        .findings
+        .iter()
+        .map(Finding::file)
+        .filter(|path| !is_leftover(path))
+        .map(|path| Err(unread(path.to_owned(), unreadable)));
     // What conda installed is conda's, even if it has a RECORD.
     let own = environment.distributions.iter().filter(|own| own.installer != "conda");
     let packages = own.filter_map(|own| {
@@ -30,8 +33,9 @@ pub(super) fn read(directory: &Path, root: &Root, wanted: &Wanted<'_>) -> Found 
             let why = "this list of the files of a Python package cannot be read";
             return Some(Err(unread(own.dist_info.join("RECORD"), why)));
         };
-        let files = files.into_iter().flatten().map(|file| file.path);
-        let files = Vec::from_iter(files.filter(|path| wanted.contains(path)));
+        let files = Vec::from_iter(
+            files.into_iter().flatten().map(|file| file.path).filter(|path| wanted.contains(path)),
+        );
         let (name, version) = (own.name.clone(), own.version.clone());
         let origin = Origin { manager: PackageManager::Python, name, version };
         (!files.is_empty()).then(|| Ok(Package::without_command(origin, files)))

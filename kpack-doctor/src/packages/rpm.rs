@@ -42,8 +42,8 @@ fn packages(root: &Root) -> Result<Vec<RpmPackage>, Unread> {
 
 /// The program that installs packages here.
 fn program(root: &Root) -> &'static Program {
-    let releases = ["etc/os-release", "usr/lib/os-release"].into_iter();
-    let mut releases = releases.filter_map(|path| root.at(path));
+    let mut releases =
+        ["etc/os-release", "usr/lib/os-release"].into_iter().filter_map(|path| root.at(path));
     let release = releases.find_map(|path| small_text(&path)).unwrap_or_default();
     let mut lines = release.lines().filter_map(|line| line.split_once('='));
     let is_suse = lines.any(|(key, ids)| ["ID", "ID_LIKE"].contains(&key) && ids.contains("suse"));

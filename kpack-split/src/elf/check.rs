@@ -43,12 +43,16 @@ pub fn code_left<S: ReadAt>(image: &Image<S>) -> Result<Option<String>, BinaryEr
         )));
     }
     let (start, end) = (section.addr, section.addr_end());
-    let backed = image.segments.iter().find(|segment| {
-        let backed = segment.vaddr.max(start)..segment.file_backed_end().min(end);
-        let is_before_page = backed.start == start && backed.end == start.next_multiple_of(page);
-        segment.is_load() && !backed.is_empty() && !is_before_page
-    });
-    let backed = backed.filter(|_| section.is_alloc());
+    let backed = image
+        .segments
+        .iter()
+        .find(|segment| {
+            let backed = segment.vaddr.max(start)..segment.file_backed_end().min(end);
+            let is_before_page =
+                backed.start == start && backed.end == start.next_multiple_of(page);
+            segment.is_load() && !backed.is_empty() && !is_before_page
+        })
+        .filter(|_| section.is_alloc());
     Ok(backed.map(|segment| {
         format!(
             "`{FAT_SECTION}` ({start:#x}..{end:#x}) is NOBITS, but the file still has bytes for \

@@ -117,9 +117,8 @@ impl Dynamic {
             let Some(rest) = rest.filter(|rest| !rest.is_empty()) else {
                 refuse!("{tag:?} refers past the end of the dynamic string table");
             };
-            let size = rest.iter().take(room).position(|byte| *byte == 0);
             // A string may end with the table.
-            let size = size.unwrap_or(rest.len());
+            let size = rest.iter().take(room).position(|byte| *byte == 0).unwrap_or(rest.len());
             if size >= room {
                 refuse!("the strings of {tag:?} have more than {MAX_STRINGS} bytes");
             }
@@ -138,8 +137,8 @@ impl Dynamic {
         image: &Image<S>,
         name: &str,
     ) -> Result<Option<Linkage>, BinaryError> {
-        let entries = self.entries.iter();
-        let entries = Vec::from_iter(entries.map(|(tag, value)| (tag.0 as u64, *value)));
+        let entries =
+            Vec::from_iter(self.entries.iter().map(|(tag, value)| (tag.0 as u64, *value)));
         let failed = Cell::new(None);
         let linkage = linkage(&entries, 0, name, |address, size| {
             let end = address.checked_add(size)?;

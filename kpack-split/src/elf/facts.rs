@@ -149,8 +149,8 @@ fn add_symbols<S: ReadAt>(
         None => return Ok(()),
     };
     let symbols = dynamic_symbols(image, dynamic)?;
-    let numbers = bytes_of(image, elf::SHT_GNU_VERSYM)?;
-    let numbers: &[object::U16<LE>] = pods(&numbers);
+    let bytes = bytes_of(image, elf::SHT_GNU_VERSYM)?;
+    let numbers: &[object::U16<LE>] = pods(&bytes);
     let versions = versions(image, &strings)?;
     for (index, symbol) in pods::<elf::Sym64<LE>>(&symbols).iter().enumerate() {
         let name = text_at(&strings, symbol.st_name.get(LE));

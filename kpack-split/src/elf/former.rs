@@ -216,8 +216,8 @@ impl Former {
         // What is in no section may come right after the device code.
         let room = later.min().unwrap_or(image.size) - start;
         let page = image.page_size();
-        let size = self.lead + (in_file - self.kept);
-        let size = size.next_multiple_of(page).min(room - room % page);
+        let used = self.lead + (in_file - self.kept);
+        let size = used.next_multiple_of(page).min(room - room % page);
         start..start + size
     }
 
@@ -277,9 +277,9 @@ impl Former {
             marker_end..marker_end
         };
         let sections = image.sections.iter().enumerate();
-        let before =
-            sections.filter(|(index, s)| *index != fat && s.is_alloc() && s.addr < addresses.start);
-        let mut before = before.map(|(index, _)| index - usize::from(index > fat));
+        let mut before = sections
+            .filter(|(index, s)| *index != fat && s.is_alloc() && s.addr < addresses.start)
+            .map(|(index, _)| index - usize::from(index > fat));
         Ok(Self {
             kept,
             memory,
@@ -304,8 +304,10 @@ impl Former {
         let segment = &image.segments[load];
         let code = &image.sections[fat];
         let page = image.page_size();
-        let next = image.segments[load + 1..].iter().find(|s| s.is_load() && s.filesz > 0);
-        let next = next.map_or(segment.offset, |next| next.offset);
+        let next = image.segments[load + 1..]
+            .iter()
+            .find(|s| s.is_load() && s.filesz > 0)
+            .map_or(segment.offset, |next| next.offset);
         let mut former = Self {
             kept: segment.vaddr,
             lead: segment.offset.wrapping_sub(next) % page,

@@ -184,8 +184,8 @@ impl<S: ReadAt> Image<S> {
         let e_machine = header.e_machine.get(LE);
         let Some(machine) = Machine::of(e_machine) else {
             let expected = "a host binary for x86-64 (e_machine 62), AArch64 (183) or ppc64le (21)";
-            let reason = Reason::mismatch("", expected, format!("e_machine {}", e_machine.0));
-            let reason = reason.then("; kpack splits binaries for no other machine");
+            let reason = Reason::mismatch("", expected, format!("e_machine {}", e_machine.0))
+                .then("; kpack splits binaries for no other machine");
             return Err(BinaryError::Unsupported(reason.at(18)));
         };
         match header.e_type.get(LE) {

@@ -72,8 +72,7 @@ impl JoinPlan {
         let record = split.former(chosen.place, chosen.lead).to_bytes();
         let end = if chosen.is_record_inside { result.code.end } else { result.code.start };
         plan.write_at(result.offset_of(end) - record.len() as u64, record);
-        let bundles = bundles.iter();
-        Ok(Self { bundles: bundles.map(|at| result.offset_of(*at)).collect(), plan })
+        Ok(Self { bundles: bundles.iter().map(|at| result.offset_of(*at)).collect(), plan })
     }
 
     /// Reads the joined binary back and checks it. `input` must be the planned file.
@@ -113,9 +112,10 @@ pub(crate) fn take_out<S: ReadAt>(
     let read = |offset, size| image.bytes(offset, size, "the marker");
     let room = longer.as_ref().map_or(kept.available, |_| size);
     let former = kept.replace(room, read, marker, &mut edits)?;
-    let wrappers = fat.wrappers.iter();
-    let wrappers =
-        wrappers.map(|w| PlannedWrapper::split(w.address, Some(addresses.start), w.co_index));
+    let wrappers = fat
+        .wrappers
+        .iter()
+        .map(|w| PlannedWrapper::split(w.address, Some(addresses.start), w.co_index));
     let rearranged = Rearranged::without_code(&split, longer);
     let mut plan = rearranged.plan(wrappers.collect(), addresses.clone(), edits)?;
     plan.former_marker = former;

@@ -197,8 +197,9 @@ impl JoinPlan {
         check::sound(image)?;
         let dynamic = Dynamic::read(image)?;
         let geometry = Geometry::new(image, &dynamic, fat, Replacement::Bundles(code.sizes))?;
-        let starts = geometry.bundles.iter().flat_map(|bundles| bundles.starts.iter().copied());
-        let starts = Vec::from_iter(starts);
+        let starts = Vec::from_iter(
+            geometry.bundles.iter().flat_map(|bundles| bundles.starts.iter().copied()),
+        );
         let wrappers = code.wrappers_at(&starts);
         let plan = Plan::replacing(image, &dynamic, fat, &geometry, wrappers, &[])?;
         // They are in the first part of the segment, before which nothing is cut out.
@@ -344,8 +345,8 @@ fn freed(content_end: u64, end: u64, page: u64, follows: bool) -> Option<(u64, u
     let kept = content_end.checked_next_multiple_of(page)?;
     // The rest of the segment must keep its offset within a page.
     let limit = if follows { end - end % page } else { end };
-    let size = limit.checked_sub(kept)?;
-    let size = size - size % page;
+    let after = limit.checked_sub(kept)?;
+    let size = after - after % page;
     (size > 0).then_some((kept, size))
 }
 

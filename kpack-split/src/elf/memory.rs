@@ -42,11 +42,11 @@ pub(super) fn check<A: ReadAt, B: ReadAt>(
         .zip(&new.entries)
         .filter(|((tag, _), _)| is_address(*tag))
         .map(|((_, old), (_, new))| (*old, *new));
-    let named = |segments: &[Segment]| -> Vec<u64> {
+    let addresses = |segments: &[Segment]| -> Vec<u64> {
         let kinds = [elf::PT_NOTE, elf::PT_INTERP, elf::PT_GNU_PROPERTY];
         segments.iter().filter(|s| kinds.contains(&s.kind)).map(|s| s.vaddr).collect()
     };
-    let named = named(&input.segments).into_iter().zip(named(&output.segments));
+    let named = addresses(&input.segments).into_iter().zip(addresses(&output.segments));
     let pairs = Vec::from_iter(tags.chain(named));
     let moved = Moved::of(pairs.iter().copied());
     let is_together = |(old, new)| old == new || moved.is_some_and(|moved| moved.by(old) == new);
@@ -112,8 +112,9 @@ pub fn compare<A: ReadAt, B: ReadAt>(
             ));
         } else if old.has_bytes() && was_mapped.is_some() {
             let shift = new.addr.wrapping_sub(old.addr);
-            let difference = comparison.contents(old.addr..old.addr_end(), shift)?;
-            let difference = difference.map(|found| format!("section `{}` {found}", old.name));
+            let difference = comparison
+                .contents(old.addr..old.addr_end(), shift)?
+                .map(|found| format!("section `{}` {found}", old.name));
             differences.extend(difference);
         }
     }
@@ -128,8 +129,8 @@ fn wrappers_of(original: &FatBinary, after: &DeviceCode) -> Vec<PlannedWrapper> 
     let redirected = after.split_wrappers().iter().find(|w| own.contains(&w.address));
     let mut planned = planned_wrappers(original, redirected.map_or(0, |w| w.marker_address));
     if let DeviceCode::Fat(fat) = after {
-        let bundles = fat.wrappers.iter().map(|w| (w.address, w.bundle_address));
-        let bundles = BTreeMap::from_iter(bundles);
+        let bundles =
+            BTreeMap::from_iter(fat.wrappers.iter().map(|w| (w.address, w.bundle_address)));
         for wrapper in &mut planned {
             let bundle = bundles.get(&wrapper.address);
             *wrapper = bundle.map_or(*wrapper, |at| PlannedWrapper::fat(wrapper.address, *at));
@@ -293,8 +294,9 @@ impl<'a, S: ReadAt> Memory<'a, S> {
             return Ok(word);
         }
         // Where the bytes of a file end.
-        let bytes = contents(self.image, &(address..address.saturating_add(8)))?;
-        let bytes = bytes.unwrap_or_default().into_iter();
+        let bytes = contents(self.image, &(address..address.saturating_add(8)))?
+            .unwrap_or_default()
+            .into_iter();
         Ok(bytes.rev().fold(0, |word, byte| word << 8 | u64::from(byte)))
     }
 }
@@ -375,8 +377,8 @@ impl<'a, A: ReadAt, B: ReadAt> Comparison<'a, A, B> {
         skipped.extend(wrappers.iter().map(|at| *at..at + WRAPPER_SIZE));
         // The markers of objects that were split before the link are replaced in place.
         if let DeviceCode::Fat(_) = before {
-            let markers = before.split_wrappers().iter().map(|w| w.marker_address);
-            let markers = BTreeSet::from_iter(markers);
+            let markers =
+                BTreeSet::from_iter(before.split_wrappers().iter().map(|w| w.marker_address));
             let sections = input
                 .sections
                 .iter()
@@ -422,8 +424,8 @@ impl<'a, A: ReadAt, B: ReadAt> Comparison<'a, A, B> {
         let (input, output) = (self.input.image, self.output.image);
         let mut at = addresses.start;
         while at < addresses.end {
-            let skipped = self.skipped.partition_point(|range| range.end <= at);
-            let skipped = self.skipped.get(skipped);
+            let next = self.skipped.partition_point(|range| range.end <= at);
+            let skipped = self.skipped.get(next);
             if let Some(skipped) = skipped.filter(|range| range.start <= at) {
                 at = skipped.end;
                 continue;
@@ -500,8 +502,11 @@ impl<'a, A: ReadAt, B: ReadAt> Comparison<'a, A, B> {
             }
             // What moved leaves zeroes or a program header, and is where the device code was.
             let in_table = self.growth.contains(&address);
-            let to = self.moved.filter(|moved| moved.from <= address);
-            let to = to.map(|moved| moved.by(address)).filter(|to| self.code.contains(to));
+            let to = self
+                .moved
+                .filter(|moved| moved.from <= address)
+                .map(|moved| moved.by(address))
+                .filter(|to| self.code.contains(to));
             let Some(to) = to.filter(|_| *new == 0 || in_table) else {
                 if in_table && to.is_none() {
                     continue;

@@ -104,8 +104,7 @@ impl SectionTable {
         edits: &mut Edits,
         change: &dyn Fn(&mut elf::Sym64<LE>, usize) -> usize,
     ) -> Result<(), BinaryError> {
-        let dynamic = Dynamic::read(image)?;
-        let dynamic = dynamic.symbol_section(image);
+        let dynamic = Dynamic::read(image)?.symbol_section(image);
         for section in &image.sections {
             let is_table = matches!(section.kind, elf::SHT_SYMTAB | elf::SHT_DYNSYM)
                 || dynamic.is_some_and(|dynamic| std::ptr::eq(dynamic, section));

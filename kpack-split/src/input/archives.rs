@@ -119,10 +119,10 @@ impl Archives {
         };
         let archive = lock(&archive);
         let toc = archive.toc();
-        let mut targets = BTreeSet::from([&toc.gfx_arch_family]);
-        targets.extend(&toc.gfx_arches);
-        toc.kernels.values().for_each(|of| targets.extend(of.keys()));
-        let targets = targets.into_iter().filter_map(|target| target.parse().ok());
+        let mut names = BTreeSet::from([&toc.gfx_arch_family]);
+        names.extend(&toc.gfx_arches);
+        toc.kernels.values().for_each(|of| names.extend(of.keys()));
+        let targets = names.into_iter().filter_map(|target| target.parse().ok());
         let is_tried =
             |target: &TargetId| named.is_none_or(|named| target.compatible().contains(named));
         Ok(targets.filter(is_tried).collect())
@@ -167,9 +167,9 @@ impl Archives {
             return Ok(known.clone());
         }
         drop(known);
-        let read = KernelNames::read(&mut archive, kernel, target);
-        let read = or_refused(read.map_err(|e| Error::archive(path, "read", e)))?;
-        let names = read.ok().flatten();
+        let read = KernelNames::read(&mut archive, kernel, target)
+            .map_err(|e| Error::archive(path, "read", e));
+        let names = or_refused(read)?.ok().flatten();
         self.remember_kernels(path, [(ordinal, names.clone())]);
         Ok(names)
     }

@@ -199,9 +199,8 @@ impl LinkedBinary {
             if let Some((_, bundle)) = last.as_ref().filter(|(offset, _)| *offset == at) {
                 return Ok(bundle.clone());
             }
-            let bundle = open_bundle(&mut reader, wrapper);
-            let bundle =
-                bundle.map_err(|error| wrapper_error(&self.path, wrapper.co_index, at, error))?;
+            let bundle = open_bundle(&mut reader, wrapper)
+                .map_err(|error| wrapper_error(&self.path, wrapper.co_index, at, error))?;
             last = Some((at, bundle.clone()));
             Ok(bundle)
         })

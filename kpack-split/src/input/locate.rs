@@ -175,9 +175,12 @@ impl Prefix {
         };
         let path = self.path.join(&relative);
         let existing = existing_ancestor(&path);
-        let real = canonicalize(existing).map_err(|e| Error::io(existing, "open", e))?;
+        let mut real = canonicalize(existing).map_err(|e| Error::io(existing, "open", e))?;
         let rest = path.strip_prefix(existing).unwrap_or(Path::new(""));
-        let real = if rest.as_os_str().is_empty() { real } else { real.join(rest) };
+        // Joining an empty path would add a separator.
+        if !rest.as_os_str().is_empty() {
+            real.push(rest);
+        }
         let name = self.name(&real, &path)?;
         let parent = Path::new(&name).parent().and_then(Path::to_str);
         Ok(KpackPath { path: real, manifest_prefix: parent.unwrap_or_default().to_owned(), name })
@@ -249,8 +252,8 @@ impl KpackPath {
 
     /// The marker of `binary` for archives of `group`.
     pub fn marker(&self, binary: &LocatedBinary, group: &Group) -> Marker {
-        let directory: Vec<&str> = binary.name.split('/').collect();
-        let directory = &directory[..directory.len() - 1];
+        let mut directory: Vec<&str> = binary.name.split('/').collect();
+        directory.pop();
         let kpacks: Vec<&str> = self.name.split('/').collect();
         let shared = directory.iter().zip(&kpacks).take_while(|(a, b)| a == b).count();
         let mut path = vec![".."; directory.len() - shared];

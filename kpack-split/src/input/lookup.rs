@@ -85,13 +85,13 @@ impl Kpacks {
     /// What led to the archives, apart from the ordinary way, for the end of a message.
     pub fn found_through<'a>(kpacks: impl IntoIterator<Item = &'a Self>) -> String {
         let files = kpacks.into_iter().flat_map(|kpacks| &kpacks.files);
-        let rules = files.map(|kpack| kpack.rule);
-        let rules = BTreeSet::from_iter(rules.filter(|rule| *rule != Rule::Marker));
-        let rules = Vec::from_iter(rules.iter().map(Rule::to_string));
+        let rules: BTreeSet<Rule> =
+            files.map(|kpack| kpack.rule).filter(|rule| *rule != Rule::Marker).collect();
         if rules.is_empty() {
             String::new()
         } else {
-            format!(", found through {}", rules.join(" and "))
+            let names = Vec::from_iter(rules.iter().map(Rule::to_string));
+            format!(", found through {}", names.join(" and "))
         }
     }
 }
@@ -175,8 +175,10 @@ impl Lookup {
     ) -> Result<(), Error> {
         let mut here = BTreeSet::new();
         for location in locations {
-            let archives = self.rules.installed(&location.path);
-            let archives = archives.map_err(|e| Error::io(&location.path, "list", e))?;
+            let archives = self
+                .rules
+                .installed(&location.path)
+                .map_err(|e| Error::io(&location.path, "list", e))?;
             for InstalledArchive { path, target } in archives {
                 let metadata = metadata_of(&path)?.filter(Metadata::is_file);
                 let Some(metadata) = metadata else {

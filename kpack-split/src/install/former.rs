@@ -85,10 +85,11 @@ pub(super) fn kernels_of_others(
     let mut found = Kernels::new();
     let targets = fat.iter().flat_map(|binary| binary.targets());
     let mut is_variant = targets.map(|target| target.features().next().is_some());
-    let archives = names(kpacks)?
-        .into_iter()
-        .filter_map(|name| Some((group.target_of(name.to_str()?)?, name)));
-    let archives = BTreeMap::from_iter(archives);
+    let archives = BTreeMap::from_iter(
+        names(kpacks)?
+            .into_iter()
+            .filter_map(|name| Some((group.target_of(name.to_str()?)?, name))),
+    );
     if !archives.keys().any(|target| target.features().next().is_some()) && !is_variant.any(|is| is)
     {
         return Ok(found);

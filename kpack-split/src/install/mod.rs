@@ -85,7 +85,6 @@ fn attempt(
 ) -> Result<Report, Error> {
     let prefix = Prefix::new(&options.prefix)?;
     let kpacks = prefix.kpack_dir(&options.kpack_dir)?;
-    let group = Group::new(&options.module, &options.component);
     let mut report = Report::default();
 
     prefix.remove_leftovers(&options.files)?;
@@ -94,7 +93,7 @@ fn attempt(
     let fat: Vec<&InstallBinary> = binaries.iter().filter(|b| b.has_device_code()).collect();
     let linked = fat.iter().filter_map(|binary| binary.fat());
     let names = split::file_names(linked.map(FatFile::is_for_windows));
-    let group = group.with_names_of(names.on_disk());
+    let group = Group::new(&options.module, &options.component).with_names_of(names.on_disk());
     let known = split_already(&binaries, &kpacks, &group, options, &lookup)?;
     let wanted = wanted_targets(options, &fat, known, &mut report)?;
     let wants = |target: &TargetId| wanted.wants(target);
@@ -122,8 +121,8 @@ fn attempt(
     };
     let others = former::kernels_of_others(&fat, &kpacks, &group)?;
     // Those for variants that only other binaries of the module have code for.
-    let completed = others.keys().filter(|target| wanted.may_write(target)).cloned();
-    let completed = Vec::from_iter(completed);
+    let completed =
+        Vec::from_iter(others.keys().filter(|target| wanted.may_write(target)).cloned());
     let Compressed { archives, debug } =
         archives(&compression, &fat, &wants, &completed, progress)?;
     report.findings.extend(debug.findings(&options.storage.debug, &kpacks.path));
@@ -134,7 +133,6 @@ fn attempt(
         plans::warn_of_other_builds(&fat, &archives, &mut report);
     }
 
-    let reported = binaries.iter();
     for binary in binaries.iter().filter(|binary| options.all && binary.is_of_other_tool()) {
         let text = "stays unchanged: another tool split it, such as ROCm's (rocm-kpack)";
         report.note(ids::UNCHANGED, &binary.located.path, text);
@@ -163,7 +161,7 @@ fn attempt(
         }
     }
     // Binaries that are already split are not listed unless they were named.
-    let reported = reported.filter(|binary| !options.all || !binary.is_split());
+    let reported = binaries.iter().filter(|binary| !options.all || !binary.is_split());
     file_reports(reported, &plans, &wants, &mut report);
     if !fat.is_empty() {
         let run = Run {

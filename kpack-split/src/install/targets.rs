@@ -42,9 +42,9 @@ pub(super) fn split_already<'a>(
         if options.all && !all.all(|group| group.marker.refers_to(&expected)) {
             continue;
         }
-        let targets = again::targets(path, markers, &expected, kpacks, group, lookup)?;
         // Without evidence, assume that the targets match.
-        let targets = targets.unwrap_or_else(|| options.architectures.iter().cloned().collect());
+        let targets = again::targets(path, markers, &expected, kpacks, group, lookup)?
+            .unwrap_or_else(|| options.architectures.iter().cloned().collect());
         let known = known.get_or_insert_with(|| (path, BTreeSet::new()));
         known.1.extend(targets);
     }

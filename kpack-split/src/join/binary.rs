@@ -198,8 +198,7 @@ fn only_marker(path: &Path, groups: Vec<MarkerGroup>) -> Result<Marker, Error> {
 /// Address of the marker that took the place of device code. Those of objects that were split before
 /// the link are elsewhere.
 fn main_marker(linked: &LinkedBinary, wrappers: &[SplitWrapper]) -> Result<u64, Error> {
-    let marker = linked.image.main_marker(wrappers);
-    let marker = marker.map_err(|e| linked.error(e))?;
+    let marker = linked.image.main_marker(wrappers).map_err(|e| linked.error(e))?;
     marker.ok_or_else(|| {
         Error::rejected(
             ids::DAMAGED_MARKER,

@@ -143,14 +143,14 @@ impl Code {
             }
         }
         let unlisted = chosen.iter().flat_map(|gpu| resolver.unlisted(gpu)).collect();
-        let incomplete = chosen.iter().map(|gpu| {
+        let absent_of = chosen.iter().map(|gpu| {
             let places = wrappers.iter().zip(&binary.indices);
             let moved = places.filter(|(_, index)| !binary.kept.contains_key(index));
             let absent = moved.filter(|(wrapper, _)| !has_code_for(target_ids(wrapper), gpu));
             (gpu.clone(), Vec::from_iter(absent.map(|(_, index)| *index)))
         });
         let some = 1..binary.indices.len() - binary.kept.len();
-        let incomplete = incomplete.filter(|(_, absent)| some.contains(&absent.len())).collect();
+        let incomplete = absent_of.filter(|(_, absent)| some.contains(&absent.len())).collect();
         let sharing = resolver.sharing_note(binary.indices.len());
         let bundles = bundles(binary, wrappers, resolver.is_shared());
         Ok(Self { known, targets, bundles, unlisted, incomplete, sharing })
@@ -346,8 +346,7 @@ impl NewBundle {
     /// Without code for the targets, a bundle without code objects, as compilers make it.
     fn layout(&self, binary: &MarkedBinary) -> Layout {
         let host = (binary.host_entry.clone(), 0);
-        let code = self.code.iter();
-        let code = code.map(|code| (code.entry_id.clone(), code.place.size));
+        let code = self.code.iter().map(|code| (code.entry_id.clone(), code.place.size));
         Layout::new(&Vec::from_iter([host].into_iter().chain(code)))
     }
 }

@@ -137,8 +137,7 @@ pub fn stripped_digests(
         let Ok(Some(stripped)) = content.without_debug(path, &scratch) else {
             continue;
         };
-        let digest = stripped.checksum();
-        let digest = digest.map_err(|e| Error::io(path, "read", e))?;
+        let digest = stripped.checksum().map_err(|e| Error::io(path, "read", e))?;
         let own = wrappers.iter().filter(|index| wanted(**index, target));
         let of_target = digests.entry(target.to_string()).or_default();
         of_target.extend(own.map(|index| (*index, digest)));
@@ -182,8 +181,7 @@ pub fn digests(
         let sought = reader.seek(SeekFrom::Start(at));
         sought.map_err(|e| Error::io(&binary.path, "read", e))?;
         let is_wanted = |target: &TargetId| indices.iter().any(|index| wanted(*index, target));
-        let code_objects = bundle.code_objects(&mut reader, is_wanted);
-        let mut code_objects = code_objects.map_err(failed)?;
+        let mut code_objects = bundle.code_objects(&mut reader, is_wanted).map_err(failed)?;
         while let Some(mut code_object) = code_objects.next_entry().map_err(failed)? {
             let targets = Vec::from_iter(code_object.targets().cloned());
             let mut hasher = Hasher::default();

@@ -80,14 +80,14 @@ fn attempt(
     progress.start(planned.iter().map(|(_, code, _)| code.size()).sum());
     for (binary, code, plan) in planned {
         progress.file(&binary.located.path);
-        let outcome = binary.write(&code, &plan, options, &lookup, progress, &mut report)?;
+        let written = binary.write(&code, &plan, options, &lookup, progress, &mut report)?;
         let path = binary.located.name;
-        let outcome = match outcome {
+        let outcome = match written {
             Outcome::Joined { .. } => {
-                joined.insert(path.clone(), outcome.clone());
-                outcome
+                joined.insert(path.clone(), written.clone());
+                written
             }
-            outcome => joined.get(&path).cloned().unwrap_or(outcome),
+            _ => joined.get(&path).cloned().unwrap_or(written),
         };
         report.files.push(FileReport::new(path, outcome));
     }
@@ -107,11 +107,11 @@ fn plan(
         named_binaries(&prefix, options, report)?
     };
     if binaries.is_empty() && report.files.is_empty() && !options.installed {
-        let text = match &options.module {
-            Some(module) => format!("no split binary of module `{module}` is in it"),
-            None => "no split binary is in it".to_owned(),
+        let what = match &options.module {
+            Some(module) => format!("no split binary of module `{module}`"),
+            None => "no split binary".to_owned(),
         };
-        let text = format!("{text}; symbolic links are not followed");
+        let text = format!("{what} is in it; symbolic links are not followed");
         return Err(Error::rejected(ids::NOTHING_SPLIT, &options.prefix, text));
     }
     let chosen = choose(binaries, options, lookup, report)?.into_iter();
@@ -167,8 +167,7 @@ fn locate(prefix: &Prefix, file: &Path, options: &JoinOptions) -> Result<Located
     if options.output.is_some() {
         return Ok(link);
     }
-    let real = link.path.canonicalize();
-    let real = real.map_err(|e| Error::io(&link.path, "find", e))?;
+    let real = link.path.canonicalize().map_err(|e| Error::io(&link.path, "find", e))?;
     let text = format!(
         "a symbolic link to {}, which others may share; write the joined binary elsewhere with --output, or name that file",
         real.display()
@@ -225,12 +224,12 @@ fn choose(
                 absent.len(),
                 binary.indices.len()
             );
-            let text = Reason::from(text).target(gpu);
+            let reason = Reason::from(text).target(gpu);
             if binary.marker.code_ids.is_empty() {
-                report.warn(ids::MISSING_KERNEL, &binary.located.path, text)
+                report.warn(ids::MISSING_KERNEL, &binary.located.path, reason)
             } else {
                 // So it was built.
-                report.note(ids::MISSING_KERNEL, &binary.located.path, text)
+                report.note(ids::MISSING_KERNEL, &binary.located.path, reason)
             }
         }
         if let Some(text) = code.sharing() {

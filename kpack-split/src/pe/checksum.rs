@@ -80,8 +80,8 @@ impl Sums {
     /// The sum of the file's 16-bit words without its checksum, its carries added, and the file's size.
     fn checksum(&self, source: &impl ReadAt) -> io::Result<u32> {
         let size = source.size()?;
-        let parts = lock(&self.parts);
-        let parts = parts.iter().map(|(start, part)| (*start, *part));
+        let known = lock(&self.parts);
+        let parts = known.iter().map(|(start, part)| (*start, *part));
         let end = (size, Part { end: size, sum: 0 });
         let (mut start, mut total) = (0, 0);
         let mut buffer = Vec::new();

@@ -113,11 +113,11 @@ fn add_imports<S: ReadAt>(image: &Image<S>, facts: &mut Facts) -> Result<(), Bin
             let descriptor = or_refused(descriptor)?;
             let library = or_refused(imports.name(descriptor.name.get(LE)))?;
             facts.add_text("needed DLLs", library)?;
-            let names = match descriptor.original_first_thunk.get(LE) {
+            let address = match descriptor.original_first_thunk.get(LE) {
                 0 => descriptor.first_thunk.get(LE),
                 names => names,
             };
-            let names = or_refused(imports.thunks(names))?;
+            let names = or_refused(imports.thunks(address))?;
             add_names(facts, library, names, |thunk| imports.import::<Headers>(thunk))?;
         }
     }

@@ -286,8 +286,8 @@ impl<S: ReadAt> Image<S> {
     /// Reads the headers. Refuses anything but an image for x86-64.
     pub fn read(source: S) -> Result<Self, BinaryError> {
         let size = source.size()?;
-        let dos = read_range(&source, size, 0, 64, "the DOS header")?;
-        let dos: pe::ImageDosHeader = pods(&dos)[0];
+        let bytes = read_range(&source, size, 0, 64, "the DOS header")?;
+        let dos: pe::ImageDosHeader = pods(&bytes)[0];
         if dos.e_magic.get(LE) != pe::IMAGE_DOS_SIGNATURE {
             refuse!(at 0; "not a PE file (expected `MZ` at its start)");
         }
@@ -406,8 +406,8 @@ impl<S: ReadAt> Image<S> {
         let mut start = ends.fold(self.headers_size(), u64::max);
         let names = self.symbols().end;
         if names != 0 && names + 4 <= self.size {
-            let size = self.bytes(names, 4, "the size of the names of symbols")?;
-            let size: object::U32<LE> = pods(&size)[0];
+            let bytes = self.bytes(names, 4, "the size of the names of symbols")?;
+            let size: object::U32<LE> = pods(&bytes)[0];
             start = start.max(names + u64::from(size.get(LE)).max(4));
         }
         let start = start.min(self.size);
@@ -532,8 +532,7 @@ fn directories<S: ReadAt>(
         refuse!("{count} data directories do not fit the optional header");
     }
     let bytes = read_range(source, file_size, offset + fixed, size, "the data directories")?;
-    let directories = pods::<pe::ImageDataDirectory>(&bytes).iter();
-    let directories = directories.map(|directory| {
+    let directories = pods::<pe::ImageDataDirectory>(&bytes).iter().map(|directory| {
         // Without a size there is none, whatever the address says.
         match u64::from(directory.size.get(LE)) {
             0 => 0..0,

@@ -46,33 +46,35 @@ impl JoinPlan {
         let split = SplitImage::of(image)?;
         let joined = split.with_code(sizes)?;
         let (bundles, place) = (joined.bundles.clone(), joined.place.clone());
-        let own = image.sections.iter().find(|s| s.is_marker() && s.address == marker.start);
-        let own = own.filter(|own| !own.in_file().is_empty());
+        let own = image
+            .sections
+            .iter()
+            .find(|s| s.is_marker() && s.address == marker.start)
+            .filter(|own| !own.in_file().is_empty());
         let Some(marker_offset) = own.map(|own| own.offset) else {
             refuse!(
                 "the marker, at address {:#x}, is not at the start of a section `{MARKER_SECTION}`",
                 marker.start
             );
         };
-        let record = joined.former.to_bytes();
-        let record =
-            if joined.former.has_saved { [&split.saved[..], &record].concat() } else { record };
-        let record = (place.end - record.len() as u64, record);
+        let mut record = joined.former.to_bytes();
+        if joined.former.has_saved {
+            record.splice(..0, split.saved.iter().copied());
+        }
         let mut edits = Edits::default();
         let former = split.code.map(|code| split.sections[code].1.address);
         if let Some(kept) = split.kept.filter(|_| former != Some(joined.address)) {
             edits.write(kept, split.saved.clone());
         }
-        let plan = split.plan(Planned {
+        let mut plan = split.plan(Planned {
             sections: joined.sections,
             gaps: joined.gaps,
             headers_size: joined.headers_size,
             wrappers: wrappers(&bundles),
             marker: (marker.clone(), marker_offset),
             edits,
-        });
-        let mut plan = plan?;
-        plan.write_at(record.0, record.1);
+        })?;
+        plan.write_at(place.end - record.len() as u64, record);
         let start = joined.address;
         Ok(Self { bundles: bundles.iter().map(|at| place.start + (at - start)).collect(), plan })
     }
@@ -127,9 +129,10 @@ pub(super) fn take_out<S: ReadAt>(
             "the device code is not where `kpack join` puts it; install the unsplit binary"
         );
     }
-    let wrappers = fat.wrappers.iter();
-    let wrappers =
-        wrappers.map(|w| PlannedWrapper::split(w.address, Some(kept.address), w.co_index));
+    let wrappers = fat
+        .wrappers
+        .iter()
+        .map(|w| PlannedWrapper::split(w.address, Some(kept.address), w.co_index));
     let gaps = split.gaps([]);
     let sections = split.sections(&gaps);
     if let Some(kept) = split.kept {
@@ -423,8 +426,11 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
             debug.address += used.next_multiple_of(self.image.section_alignment());
         }
         if let Some(code) = self.code {
-            let next = self.sections[code].1.addresses().end;
-            let next = next.next_multiple_of(self.image.section_alignment());
+            let next = self.sections[code]
+                .1
+                .addresses()
+                .end
+                .next_multiple_of(self.image.section_alignment());
             joined.sections.remove(code);
             own -= 1;
             let before = code.checked_sub(1).map(|before| &mut joined.sections[before].1);

@@ -101,8 +101,8 @@ impl JoinPlan {
                 fat.size()
             );
         }
-        let used = used.next_multiple_of(image.file_alignment()).min(section.file_size);
-        let gaps = Gaps::new([Gap { cut: section.file_range(), room: used }]);
+        let room = used.next_multiple_of(image.file_alignment()).min(section.file_size);
+        let gaps = Gaps::new([Gap { cut: section.file_range(), room }]);
         let mut sections = moved(image, &gaps);
         sections[index] = Section {
             virtual_size: section.memory_size(),
@@ -138,8 +138,7 @@ struct SplitCode {
 
 impl SplitCode {
     fn new<S>(image: &Image<S>, code: &Section, size: u64) -> Self {
-        let kept = size.next_multiple_of(image.file_alignment());
-        let kept = kept.min(code.file_size);
+        let kept = size.next_multiple_of(image.file_alignment()).min(code.file_size);
         let marker = Section {
             name: MARKER_SECTION.to_owned(),
             short_name: *b".kpackrf",

@@ -37,8 +37,8 @@ pub fn compare<A: ReadAt, B: ReadAt>(
     split: &Image<B>,
 ) -> Result<Vec<String>, BinaryError> {
     let wrappers = split.device_code()?;
-    let marker = wrappers.split_wrappers().first();
-    let marker = marker.map_or(0..0, |w| w.marker_address..w.marker_address + 1);
+    let marker =
+        wrappers.split_wrappers().first().map_or(0..0, |w| w.marker_address..w.marker_address + 1);
     differences(original, split, &marker)
 }
 
@@ -211,8 +211,8 @@ fn contents<A: ReadAt, B: ReadAt>(
 ) -> Result<(), BinaryError> {
     for start in addresses.clone().step_by(PIECE as usize) {
         let piece = start..(start + PIECE).min(addresses.end);
-        let moved = at + (piece.start - addresses.start);
-        let moved = moved..moved + (piece.end - piece.start);
+        let start_after = at + (piece.start - addresses.start);
+        let moved = start_after..start_after + (piece.end - piece.start);
         let (before, after) = (input.memory(&piece)?, output.memory(&moved)?);
         let (Some(before), Some(after)) = (before, after) else {
             differences.push(format!("section `{name}` at {start:#x} is not loaded any more"));

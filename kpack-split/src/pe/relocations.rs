@@ -47,8 +47,8 @@ impl Relocations {
             if length < BLOCK || at + length > size {
                 refuse!("the block of base relocations at {at:#x} has {length} bytes");
             }
-            let entries = &bytes[(at + BLOCK) as usize..(at + length) as usize];
-            let entries: &[object::U16<LE>] = pods(entries);
+            let entries: &[object::U16<LE>] =
+                pods(&bytes[(at + BLOCK) as usize..(at + length) as usize]);
             for entry in entries.iter().map(|entry| entry.get(LE)) {
                 if entry >> 12 == pe::IMAGE_REL_BASED_DIR64.0 {
                     let address = page.checked_add(u32::from(entry & 0xfff));
@@ -100,8 +100,8 @@ impl Relocations {
         for address in self.within(&section.in_file()) {
             let address = u64::from(*address);
             if let Some(word) = reader.word(address)? {
-                let before = address.checked_sub(8);
-                let before = before.map(|before| reader.word(before)).transpose()?;
+                let before =
+                    address.checked_sub(8).map(|before| reader.word(before)).transpose()?;
                 each(address, word, before.flatten().unwrap_or(0))?;
             }
         }

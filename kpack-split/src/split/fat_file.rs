@@ -120,11 +120,12 @@ pub fn warn_of_names(
     targets: impl IntoIterator<Item = impl ToString>,
 ) -> Option<Finding> {
     let written = names.on_disk();
-    let targets = targets
-        .into_iter()
-        .map(|target| target.to_string())
-        .filter(|target| written.of(target) != names.of(target));
-    let targets = BTreeSet::from_iter(targets);
+    let targets = BTreeSet::from_iter(
+        targets
+            .into_iter()
+            .map(|target| target.to_string())
+            .filter(|target| written.of(target) != names.of(target)),
+    );
     if targets.is_empty() {
         return None;
     }
@@ -176,14 +177,13 @@ impl FatFile {
     /// binary, in archives alone.
     pub fn elsewhere(&self) -> BTreeSet<TargetId> {
         let own = self.code.targets();
-        let known = self
-            .kept
-            .iter()
-            .flat_map(|kept| kept.code_ids.keys())
-            .filter_map(|target| target.parse().ok());
-        let stays = self.code.kept().iter();
-        let known = known.chain(stays.flat_map(|kept| kept.targets.iter().cloned()));
-        known.filter(|target| !own.contains(target)).collect()
+        let stays = self.code.kept().iter().flat_map(|kept| kept.targets.iter().cloned());
+        let archived = self.kept.iter().flat_map(|kept| kept.code_ids.keys());
+        archived
+            .filter_map(|target| target.parse().ok())
+            .chain(stays)
+            .filter(|target| !own.contains(target))
+            .collect()
     }
 
     /// `marker` with a record of the bundles that wrappers share, and with the IDs of a joined binary's code
@@ -200,11 +200,10 @@ impl FatFile {
         let kept = self.kept.iter();
         for kept in kept.filter(|kept| kept.kernel_name == marker.kernel_name) {
             let elsewhere = self.elsewhere().into_iter().map(|target| target.to_string());
-            let ids = elsewhere.filter_map(|target| {
+            let ids = Vec::from_iter(elsewhere.filter_map(|target| {
                 let id = kept.code_ids.get(&target).copied()?;
                 Some((target, id))
-            });
-            let ids = Vec::from_iter(ids);
+            }));
             if !ids.is_empty() && !kept.refers_to(&marker) {
                 let text = format!(
                     "joined, and its code for {} is only in `{}` (expected `{}`); split it for the module, component and directory that it was split for, or split the original",
@@ -265,8 +264,8 @@ impl FatFile {
                 code_ids::with_room(marker, available)
             }
         };
-        let plan = Plan::new(&image, &self.fat, &bytes, self.code.kept());
-        let mut plan = plan.map_err(|error| input::binary_error(&self.code.path, error))?;
+        let mut plan = Plan::new(&image, &self.fat, &bytes, self.code.kept())
+            .map_err(|error| input::binary_error(&self.code.path, error))?;
         plan.add(edits);
         Ok(plan)
     }

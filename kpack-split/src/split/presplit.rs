@@ -80,8 +80,9 @@ fn add_treated(
         if new.is_empty() {
             continue;
         }
-        let code = archive.read(&kernels[0], &target);
-        let code = code.map_err(|error| Error::archive(&source.path, "read", error))?;
+        let code = archive
+            .read(&kernels[0], &target)
+            .map_err(|error| Error::archive(&source.path, "read", error))?;
         treatment.add(destination, &new, entry_id.as_deref(), code, &source.path)?;
     }
     Ok(())

@@ -128,9 +128,11 @@ impl<'a> Source<'a> {
     ) -> Result<T, Failure> {
         let failed = Rc::default();
         let mut out = BufWriter::new(Noticing { file, failed: Rc::clone(&failed) });
-        let done = out.seek(SeekFrom::Start(start)).map_err(BundleError::from);
-        let done = done.and_then(|_| write(&mut out));
-        let done = done.and_then(|value| Ok(out.flush().map(|()| value)?));
+        let done = out
+            .seek(SeekFrom::Start(start))
+            .map_err(BundleError::from)
+            .and_then(|_| write(&mut out))
+            .and_then(|value| Ok(out.flush().map(|()| value)?));
         match failed.take() {
             Some(error) => Err(self.scratch.failed(error).into()),
             None => Ok(done?),
@@ -263,8 +265,9 @@ impl NewBundle {
             new.content = Content::Plain { code: code.collect(), table };
             return Ok(new);
         }
-        let entries = bundle.entries.iter().zip(stay).filter(|(_, stays)| *stays);
-        let mut entries = Vec::from_iter(entries.map(|(entry, _)| entry));
+        let mut entries = Vec::from_iter(
+            bundle.entries.iter().zip(stay).filter(|(_, stays)| *stays).map(|(entry, _)| entry),
+        );
         // As compilers write them, and as they are decompressed.
         entries.sort_by_key(|entry| entry.offset);
         let id_and_size = |entry: &&Entry| (entry.id.to_string(), entry.size);

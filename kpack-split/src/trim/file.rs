@@ -153,8 +153,8 @@ fn linked(path: &Path, file: File, keep: &Keep, scratch: Scratch<'_>) -> Result<
                 sizes: &Vec::from_iter(bundles[..own].iter().map(|bundle| bundle.size)),
                 marker: fat.addresses.start..fat.addresses.start,
             };
-            let plan = JoinPlan::trimmed(&linked.image, fat, &code);
-            let mut plan = plan.map_err(|error| binary_error(path, error))?;
+            let mut plan = JoinPlan::trimmed(&linked.image, fat, &code)
+                .map_err(|error| binary_error(path, error))?;
             let mut offsets = plan.bundles().to_vec();
             offsets.extend(plan.leave_out(&in_data.rooms));
             let size = plan.output_size();
@@ -231,8 +231,8 @@ fn bundle_file(path: &Path, file: &File, keep: &Keep, scratch: Scratch<'_>) -> R
     let failed = |error: BundleError| bundle_error(path, "", error);
     let identity = Identity::of(path, file)?;
     let size = identity.size();
-    let bundle = Bundle::read(&mut BufReader::new(RangeReader::new(file, 0..size)), size);
-    let bundle = bundle.map_err(failed)?;
+    let bundle =
+        Bundle::read(&mut BufReader::new(RangeReader::new(file, 0..size)), size).map_err(failed)?;
     padding::check(path, file, 0..size, std::iter::once(0..bundle.size))?;
     let source = Source::new(file, scratch, "");
     let new = NewBundle::plan(&bundle, 0, keep, &source).map_err(|error| error.error(failed))?;
@@ -510,8 +510,8 @@ impl TrimPlan {
         };
         let failed = |error| Error::io(path, "read", error);
         if let Kind::Compressed { digest, .. } = &self.kind {
-            let found = CompressedCode::find(path, output)?;
-            let found = found.map(|code| code.digest(path)).transpose()?;
+            let found =
+                CompressedCode::find(path, output)?.map(|code| code.digest(path)).transpose()?;
             return match found == Some(*digest) {
                 true => Ok(()),
                 false => unsound("the compressed bundle is another one".to_owned()),

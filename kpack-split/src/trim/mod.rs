@@ -80,8 +80,13 @@ impl Keep {
 
     /// Whether each entry of a bundle stays. What has no target is for the host.
     fn entries(&self, bundle: &Bundle) -> Vec<bool> {
-        let there = bundle.entries.iter().filter(|entry| entry.size > 0);
-        let there = Vec::from_iter(there.filter_map(|entry| entry.id.target().cloned()));
+        let there = Vec::from_iter(
+            bundle
+                .entries
+                .iter()
+                .filter(|entry| entry.size > 0)
+                .filter_map(|entry| entry.id.target().cloned()),
+        );
         let stays = self.stays(&there);
         let stay = |entry: &Entry| entry.id.target().is_none_or(|target| stays.contains(target));
         bundle.entries.iter().map(stay).collect()

@@ -69,8 +69,9 @@ pub(super) fn compare(
     };
 
     let count = fat.wrappers.len() + fat.split_before.len();
-    let kept = binary.kept.iter().flat_map(|fat| &fat.wrappers);
-    let kept = BTreeSet::from_iter(kept.map(|wrapper| wrapper.co_index));
+    let kept = BTreeSet::from_iter(
+        binary.kept.iter().flat_map(|fat| &fat.wrappers).map(|wrapper| wrapper.co_index),
+    );
     if let Some(own) = &binary.kept {
         let differences = join::kept_differences((binary, own), (&unsplit, fat), &kept)?;
         let text = "the bundles that stay in it, with SPIR-V, are the original's";
@@ -243,8 +244,7 @@ impl Kernels {
         let count = differing.len();
         let mut left = BTreeMap::new();
         for ((position, target), (id, found)) in std::mem::take(differing) {
-            let expected = expected.get(&target.to_string());
-            let expected = expected.and_then(|all| all.get(&position));
+            let expected = expected.get(&target.to_string()).and_then(|all| all.get(&position));
             if expected.is_none_or(|digest| !self.all_have(position, &id, digest)) {
                 left.insert((position, target), (id, found));
             }

@@ -96,8 +96,8 @@ fn code_objects<R: Read + Seek>(
             if !toc.gfx_arches.contains(target) {
                 let listed = toc.gfx_arches.join(", ");
                 let text = format!("`{kernel}` is for {target}, but `gfx_arches` lists {listed}");
-                let text = Reason::from(text).kernel(kernel).target(target);
-                report.fault(ids::DAMAGED_ARCHIVE, path, text.differs(listed, target));
+                let reason = Reason::from(text).kernel(kernel).target(target);
+                report.fault(ids::DAMAGED_ARCHIVE, path, reason.differs(listed, target));
             }
             if let Some(kind) = &entry.kind {
                 let (kernel, kind) = (kernel.escape_debug(), kind.escape_debug());
@@ -114,8 +114,10 @@ fn code_objects<R: Read + Seek>(
         let checked = check(path, archive, &entries)?;
         found.push((*ordinal, checked.kernels));
         for (kernel, target, reason) in checked.wrong {
-            let text = reason.after(format_args!("`{kernel}` for {target}: "));
-            let text = text.kernel(kernel).target(target);
+            let text = reason
+                .after(format_args!("`{kernel}` for {target}: "))
+                .kernel(kernel)
+                .target(target);
             report.fault(ids::DAMAGED_ARCHIVE, path, text);
         }
     }

@@ -89,8 +89,8 @@ fn wanted_are_there(
         if !found.iter().any(has) {
             let text =
                 format!("not split, without code for {wanted}; it has code for {}", list(&targets));
-            let text = Reason::from(text).target(wanted);
-            report.fault(ids::MISSING_TARGET, path, text.differs(wanted, list(&targets)));
+            let reason = Reason::from(text).target(wanted);
+            report.fault(ids::MISSING_TARGET, path, reason.differs(wanted, list(&targets)));
         }
     }
     Ok(())
@@ -119,8 +119,7 @@ fn check(
         return Ok(());
     };
     in_order(path, wrappers, &groups, binary.kept.is_some(), report);
-    let mut groups = groups.iter();
-    groups.try_for_each(|group| check_group(binary, group, faults, context, report))
+    groups.iter().try_for_each(|group| check_group(binary, group, faults, context, report))
 }
 
 /// Checks that the system would load it.
@@ -152,8 +151,7 @@ fn joined(
         let digests = join::digests(binary, fat, &|index, _| !kept.contains(&index))?;
         Ok(marker.map(|marker| (marker, digests)))
     });
-    let read = report.accepted(path, read)?;
-    let Some((marker, digests)) = read.flatten() else {
+    let Some((marker, digests)) = report.accepted(path, read)?.flatten() else {
         return Ok(());
     };
     for (target, checksums) in &digests {
@@ -280,8 +278,8 @@ fn in_order(
                 "the wrapper at address {:#x} has code object index {}; by its position it is {expected}",
                 wrapper.address, wrapper.co_index
             );
-            let text = Reason::from(text).differs(expected, wrapper.co_index);
-            report.fault(ids::INCONSISTENT_MARKER, path, text);
+            let reason = Reason::from(text).differs(expected, wrapper.co_index);
+            report.fault(ids::INCONSISTENT_MARKER, path, reason);
         }
         *of_name += 1;
         *of_marker += 1;

@@ -84,8 +84,8 @@ pub(super) fn verify(
                 path.display(),
                 quoted(&lacking)
             );
-            let text = Reason::from(text).target(target);
-            report.add(Severity::Warning, ids::STALE_ARCHIVE, &binary.path, text);
+            let reason = Reason::from(text).target(target);
+            report.add(Severity::Warning, ids::STALE_ARCHIVE, &binary.path, reason);
         }
     }
     for (target, lacking) in left_out {

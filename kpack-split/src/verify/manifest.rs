@@ -151,8 +151,8 @@ impl ManifestCheck<'_> {
             if !files.keys().any(|target| means(wanted, target)) {
                 let there = list(files.keys());
                 let text = format!("does not list {wanted}; it lists {there}");
-                let text = Reason::from(text).target(wanted).differs(wanted, there);
-                self.fault(ids::MISSING_TARGET, text);
+                let reason = Reason::from(text).target(wanted).differs(wanted, there);
+                self.fault(ids::MISSING_TARGET, reason);
             }
         }
         let listed: BTreeSet<&str> = files.values().map(|file| &*file.filename).collect();
@@ -250,8 +250,7 @@ fn differs_from_whole(path: &Path, part: &Manifest) -> Result<Vec<String>, Error
 fn is_at(manifest: &Path, prefix: Option<&Path>, claimed: &str) -> Result<(), String> {
     let path = Path::new(claimed);
     let real = fs::canonicalize(manifest).unwrap_or_else(|_| manifest.to_owned());
-    let holder = real.parent().and_then(Path::parent);
-    let holder = holder.unwrap_or(Path::new("/"));
+    let holder = real.parent().and_then(Path::parent).unwrap_or(Path::new("/"));
     let text = match prefix.map(|prefix| (prefix, holder.strip_prefix(prefix))) {
         Some((_, Ok(within))) if within == path => return Ok(()),
         Some((_, Ok(within))) => {

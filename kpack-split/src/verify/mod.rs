@@ -115,9 +115,10 @@ impl Context<'_> {
     pub fn unused_kernels(&self, paths: &[PathBuf], files: &[Work], report: &mut Report) {
         let roots: Vec<PathBuf> = paths.iter().filter_map(|p| p.canonicalize().ok()).collect();
         let asked_for = lock(&self.asked_for);
-        let archives = files.iter().filter(|file| file.kind == FileKind::Archive);
         // A link to an archive belongs to the tree that it is in.
-        let archives: BTreeMap<PathBuf, PathBuf> = archives
+        let archives: BTreeMap<PathBuf, PathBuf> = files
+            .iter()
+            .filter(|file| file.kind == FileKind::Archive)
             .filter_map(|file| Some((file.path.canonicalize().ok()?, placed(&file.path)?)))
             .collect();
         for (real, archive) in &archives {
@@ -233,8 +234,7 @@ impl Work {
 /// Collects the files below `root` that can be verified, sorted by path. Follows symbolic links to files, once
 /// for each file, not those to directories.
 fn collect(root: &Path, files: &mut Vec<Work>, report: &mut Report) -> Result<(), Error> {
-    let walk = input::walk(root);
-    let mut walk = walk.into_iter();
+    let mut walk = input::walk(root).into_iter();
     let (mut found, mut links) = (Vec::new(), Vec::new());
     while let Some(entry) = walk.next() {
         let entry = match entry {

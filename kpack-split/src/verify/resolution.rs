@@ -127,8 +127,8 @@ impl Resolution<'_> {
                 "{text}, only for {plain}; ROCm 7.13 and 7.14 do not look in that archive if there is one for {target}; split \
                  the original with `--complete-variants`"
             );
-            let text = Reason::from(text).target(target);
-            report.add(Severity::Warning, ids::INCOMPLETE_VARIANT, self.path, text);
+            let reason = Reason::from(text).target(target);
+            report.add(Severity::Warning, ids::INCOMPLETE_VARIANT, self.path, reason);
             return;
         }
         let text = match absent[..] {
@@ -208,8 +208,10 @@ impl Resolution<'_> {
             {
                 let archive = self.resolver.path(place).display();
                 let kernel = KernelName::new(self.kernel_name, index);
-                let text = reason.after(format_args!("`{kernel}` for {target} in `{archive}`: "));
-                let text = text.kernel(kernel).target(target);
+                let text = reason
+                    .after(format_args!("`{kernel}` for {target} in `{archive}`: "))
+                    .kernel(kernel)
+                    .target(target);
                 report.fault(ids::DAMAGED_ARCHIVE, self.path, text);
             }
         }

@@ -61,8 +61,8 @@ fn file(name: &str) -> String {
 /// Adds the pages of a command and of the commands in it.
 fn add_with_parts(command: &Command, pages: &mut Pages) -> io::Result<()> {
     let name = |command: &Command| command.get_display_name().unwrap_or("kpack").to_owned();
-    let parts = command.get_subcommands();
-    let parts: Vec<&Command> = parts.filter(|part| !part.is_hide_set()).collect();
+    let parts: Vec<&Command> =
+        command.get_subcommands().filter(|part| !part.is_hide_set()).collect();
     for part in &parts {
         if part.has_subcommands() {
             add_with_parts(part, pages)?;
@@ -143,8 +143,10 @@ fn synopsis(command: &Command) -> Roff {
 fn page_of_script(script: &Path) -> Result<(String, String), Error> {
     let source = fs::read_to_string(script).map_err(|e| Error::io(script, "read", e))?;
     let name = script.file_name().unwrap_or_default().to_string_lossy().into_owned();
-    let help = source.split_once("<<'EOF'\n").and_then(|(_, help)| help.split_once("\nEOF\n"));
-    let help = help.and_then(|(help, _)| help.split_once("\n\n"));
+    let help = source
+        .split_once("<<'EOF'\n")
+        .and_then(|(_, help)| help.split_once("\nEOF\n"))
+        .and_then(|(help, _)| help.split_once("\n\n"));
     let (summary, help) = help.ok_or_else(|| {
         Error::usage(format!(
             "{}: no description (expected a here-document that ends with EOF, with a summary in its first paragraph)",

@@ -70,14 +70,14 @@ fn table_of_processors() -> String {
     let mut lines = String::new();
     let gpus = processors().filter(|name| !name.ends_with("-generic"));
     for gpu in gpus.filter_map(|name| name.parse::<TargetId>().ok()) {
-        let generic = [Delivery::Bundle, Delivery::Archive].map(|delivery| gpu.generic(delivery));
-        let generic = generic.into_iter().flatten();
-        let generic = generic.map(|generic| generic.target.processor().to_owned());
-        let generic = BTreeSet::from_iter(generic);
+        let deliveries = [Delivery::Bundle, Delivery::Archive].into_iter();
+        let generic: BTreeSet<String> = deliveries
+            .filter_map(|delivery| Some(gpu.generic(delivery)?.target.processor().to_owned()))
+            .collect();
         let families = Vec::from_iter(gpu.families());
         lines.push_str(gpu.processor());
-        let families = families.iter().map(TargetId::plain_name);
-        for other in generic.iter().map(String::as_str).chain(families) {
+        let names = families.iter().map(TargetId::plain_name);
+        for other in generic.iter().map(String::as_str).chain(names) {
             lines.push(' ');
             lines.push_str(other);
         }

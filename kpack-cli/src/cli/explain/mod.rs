@@ -30,12 +30,11 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
-    let entries = arguments.ids.iter().map(|id| known(id));
-    let entries: Vec<&'static Entry> = entries.collect::<Result<_, _>>()?;
+    let entries: Vec<&'static Entry> =
+        arguments.ids.iter().map(|id| known(id)).collect::<Result<_, _>>()?;
     if print().json {
-        let entries = if entries.is_empty() { catalogue::entries().collect() } else { entries };
-        let entries = entries.into_iter().map(Explained::from);
-        output::json(&Vec::from_iter(entries))?;
+        let chosen = if entries.is_empty() { catalogue::entries().collect() } else { entries };
+        output::json(&Vec::from_iter(chosen.into_iter().map(Explained::from)))?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut text = Text::default();
@@ -43,8 +42,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         page(&mut text);
     } else if entries.is_empty() {
         for section in SECTIONS {
-            let rows = section.entries.iter();
-            let rows = rows.map(|entry| vec![entry.id.to_string(), entry.meaning.to_owned()]);
+            let rows = section
+                .entries
+                .iter()
+                .map(|entry| vec![entry.id.to_string(), entry.meaning.to_owned()]);
             text.table(0, &[section.title, ""], rows);
         }
     }

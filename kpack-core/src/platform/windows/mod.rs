@@ -322,8 +322,7 @@ pub fn canonicalize(path: &Path) -> io::Result<PathBuf> {
 /// ("Naming Files, Paths, and Namespaces").
 pub fn is_file_name(name: &OsStr) -> bool {
     let name = name.to_string_lossy();
-    let stem = name.split('.').next().unwrap_or_default();
-    let stem = stem.trim_end().to_ascii_uppercase();
+    let stem = name.split('.').next().unwrap_or_default().trim_end().to_ascii_uppercase();
     let is_numbered = |device: &str| {
         let number = stem.strip_prefix(device);
         number.is_some_and(|number| matches!(number, "¹" | "²" | "³") || is_digit(number))
