@@ -14,12 +14,12 @@ mod join;
 mod kernel_files;
 mod launch;
 mod list;
+mod misplaced;
 mod object;
 mod output;
 mod panics;
 mod print;
 mod progress;
-mod renamed;
 mod report;
 mod show;
 #[cfg_attr(not(windows), path = "signals/linux.rs")]
@@ -220,7 +220,7 @@ fn misused(mut error: clap::Error) -> ExitCode {
             _ => ExitCode::SUCCESS,
         };
     }
-    if let Some(text) = renamed::explain(&error, env::args_os(), &command()) {
+    if let Some(text) = misplaced::explain(&error, env::args_os(), &command()) {
         output::complain("error", text);
         return ExitCode::from(2);
     }
