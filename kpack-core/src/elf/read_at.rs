@@ -69,7 +69,7 @@ pub fn read_range<S: ReadAt>(
 ) -> Result<Vec<u8>, BinaryError> {
     if offset.checked_add(size).is_none_or(|end| end > file_size) {
         let text = format!(
-            "{what} covers {size:#x} bytes at offset {offset:#x}, but the file has only {file_size:#x}, so it is truncated; build or copy it again"
+            "{what} should cover {size:#x} bytes at offset {offset:#x}, but the file has only {file_size:#x}, so it is truncated; build or copy it again"
         );
         return Err(BinaryError::Truncated(Reason::from(text).at(offset)));
     }
