@@ -44,10 +44,7 @@ pub enum Format {
 impl Format {
     /// Whether the code objects are in the file as they are.
     pub fn is_in_place(self) -> bool {
-        match self {
-            Self::Plain | Self::CodeObject => true,
-            Self::Compressed { .. } => false,
-        }
+        self.uncompressed_size().is_none()
     }
 
     /// Declared size of the plain bundle in a compressed one, in bytes.
