@@ -10,7 +10,7 @@ use kpack_build::object_file::{Options, split};
 use kpack_build::report::Outcome;
 use kpack_format::offload_bundle::plain;
 use kpack_split::elf::{BinaryError, DeviceCode, NewCode};
-use kpack_split::host::{Image, JoinPlan, Plan};
+use kpack_split::host::{Image, JoinPlan, SplitPlan};
 
 /// A relocatable object, or a static library.
 ///
@@ -75,7 +75,7 @@ fn split_linked(file: &File) -> Result<Option<File>, BinaryError> {
     let DeviceCode::Fat(fat) = image.device_code()? else {
         return Ok(None);
     };
-    let plan = Plan::new(&image, &fat, MARKER, &[])?;
+    let plan = SplitPlan::new(&image, &fat, MARKER, &[])?;
     let output = tempfile::tempfile()?;
     plan.apply(file, &output)?;
     Ok(Some(output))

@@ -21,12 +21,12 @@ use crate::packages::Origin;
 /// The notes that were read, by directory.
 #[derive(Debug, Default)]
 pub(crate) struct History {
-    notes: BTreeMap<PathBuf, Option<Arc<Read>>>,
+    notes: BTreeMap<PathBuf, Option<Arc<ReadNote>>>,
 }
 
 /// A note.
 #[derive(Debug)]
-struct Read {
+struct ReadNote {
     directory: Directory,
     note: Note,
     written: SystemTime,
@@ -43,7 +43,7 @@ pub enum Subject<'a> {
 
 /// What went.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Removed {
+pub(crate) struct RemovedCode {
     /// The targets.
     pub(crate) targets: BTreeSet<String>,
     /// The GPUs whose code stayed; `None` if they differ from file to file, or nothing tells.
@@ -54,7 +54,7 @@ pub(crate) struct Removed {
     pub(crate) origins: BTreeMap<Option<Origin>, PathBuf>,
 }
 
-impl Removed {
+impl RemovedCode {
     /// What went from where, for the end of a message.
     pub(crate) fn text(&self) -> String {
         let kept = self.kept.iter().map(|kept| format!(" (it kept {})", list(kept)));
@@ -79,7 +79,7 @@ impl History {
         subject: Subject<'_>,
         is_wanted: &dyn Fn(&TargetId, Delivery) -> bool,
         is_installed: &mut dyn FnMut(&Origin, &Path) -> bool,
-    ) -> Result<Option<Removed>, Error> {
+    ) -> Result<Option<RemovedCode>, Error> {
         let (mut notes, mut failed) = (Vec::new(), None);
         // The nearest first.
         for directory in subject.directories()?.iter().rev() {
@@ -149,19 +149,19 @@ impl History {
             if !targets.is_empty() {
                 let note = read.directory.path().join(NAME);
                 let kept = kept.pop_first().filter(|first| kept.is_empty() && !first.is_empty());
-                return Ok(Some(Removed { targets, kept, note, origins }));
+                return Ok(Some(RemovedCode { targets, kept, note, origins }));
             }
         }
         failed.map_or(Ok(None), Err)
     }
 
-    fn read(&mut self, directory: &Path) -> Result<Option<Arc<Read>>, Error> {
+    fn read(&mut self, directory: &Path) -> Result<Option<Arc<ReadNote>>, Error> {
         if let Some(known) = self.notes.get(directory) {
             return Ok(known.clone());
         }
         let read = match Directory::open(directory) {
             Ok(directory) => Note::read(&directory)?
-                .map(|(note, written)| Arc::new(Read { directory, note, written })),
+                .map(|(note, written)| Arc::new(ReadNote { directory, note, written })),
             // One need not be allowed to list what is above a file.
             Err(Error::Io { source, .. })
                 if [ErrorKind::NotFound, ErrorKind::NotADirectory, ErrorKind::PermissionDenied]
@@ -176,7 +176,7 @@ impl History {
     }
 }
 
-impl Read {
+impl ReadNote {
     /// Whether a file of no package, in this directory or above it, is as trim left it: where all of them are others, somebody
     /// unpacked another version, which may never have had what is gone.
     fn has_other(&self, place: &Path) -> bool {
@@ -216,7 +216,7 @@ impl Subject<'_> {
     }
 
     /// What a note says that concerns it.
-    fn among(self, read: &Read) -> Vec<(&str, &Went)> {
+    fn among(self, read: &ReadNote) -> Vec<(&str, &Went)> {
         let inside = |path: &Path| {
             let path = real(path).ok()?;
             path.strip_prefix(read.directory.path()).ok().map(with_slashes)

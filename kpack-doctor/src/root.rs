@@ -13,10 +13,10 @@ const MOST_LINKS: usize = 40;
 
 /// Where absolute paths begin: in the root of an image, or on the drive that they name. The default is the machine's own.
 #[derive(Debug, Default)]
-pub struct Root(Place);
+pub struct Root(RootKind);
 
 #[derive(Debug, Default)]
-enum Place {
+enum RootKind {
     #[default]
     Machine,
     /// An image, whose directory is held open.
@@ -34,7 +34,7 @@ impl Root {
         let real = image
             .map(|image| image.canonicalize().map_err(|error| Error::io(image, "find", error)));
         let image = real.transpose()?.map(|real| Directory::open(&real)).transpose()?;
-        Ok(Self(image.map_or(Place::Machine, Place::Image)))
+        Ok(Self(image.map_or(RootKind::Machine, RootKind::Image)))
     }
 
     /// The root directory that has this path: the machine's own, or that of an image. If there is no such directory, nothing is
@@ -45,7 +45,7 @@ impl Root {
     pub(crate) fn of_system(system: &Path) -> Result<Self, Error> {
         match Self::find(Some(system).filter(|system| *system != Path::new("/"))) {
             Err(Error::Io { source, .. }) if is_absent(&source) => {
-                Ok(Self(Place::Absent(system.to_owned())))
+                Ok(Self(RootKind::Absent(system.to_owned())))
             }
             found => found,
         }
@@ -54,33 +54,33 @@ impl Root {
     /// The directory of an image, held open.
     pub fn image(&self) -> Option<&Directory> {
         match &self.0 {
-            Place::Image(image) => Some(image),
-            Place::Machine | Place::Absent(_) => None,
+            RootKind::Image(image) => Some(image),
+            RootKind::Machine | RootKind::Absent(_) => None,
         }
     }
 
     /// The directory in which package managers have their databases.
     pub fn directory(&self) -> &Path {
         match &self.0 {
-            Place::Machine => Path::new("/"),
-            Place::Image(image) => image.path(),
-            Place::Absent(path) => path,
+            RootKind::Machine => Path::new("/"),
+            RootKind::Image(image) => image.path(),
+            RootKind::Absent(path) => path,
         }
     }
 
     /// The directory that an absolute path begins at.
     fn of(&self, path: &Path) -> PathBuf {
         match &self.0 {
-            Place::Machine => path.ancestors().last().unwrap_or(path).to_owned(),
-            Place::Image(_) | Place::Absent(_) => self.directory().to_owned(),
+            RootKind::Machine => path.ancestors().last().unwrap_or(path).to_owned(),
+            RootKind::Image(_) | RootKind::Absent(_) => self.directory().to_owned(),
         }
     }
 
     /// What a path of the machine is called in it; `None` for one outside.
     pub fn inside<'p>(&self, path: &'p Path) -> Option<&'p Path> {
         match &self.0 {
-            Place::Machine => Some(path),
-            Place::Image(_) | Place::Absent(_) => path.strip_prefix(self.directory()).ok(),
+            RootKind::Machine => Some(path),
+            RootKind::Image(_) | RootKind::Absent(_) => path.strip_prefix(self.directory()).ok(),
         }
     }
 

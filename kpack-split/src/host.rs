@@ -35,20 +35,20 @@ pub enum Image<S> {
 
 /// How to make one binary from another.
 #[derive(Debug, Clone)]
-pub enum Plan {
+pub enum SplitPlan {
     /// For Linux.
-    Elf(Box<elf::Plan>),
+    Elf(Box<elf::ElfPlan>),
     /// For Windows.
-    Pe(Box<pe::Plan>),
+    Pe(Box<pe::PePlan>),
 }
 
 /// How to make a joined binary from a split one.
 #[derive(Debug, Clone)]
 pub enum JoinPlan {
     /// For Linux.
-    Elf(Box<elf::JoinPlan>),
+    Elf(Box<elf::ElfJoinPlan>),
     /// For Windows.
-    Pe(Box<pe::JoinPlan>),
+    Pe(Box<pe::PeJoinPlan>),
 }
 
 impl<S> Image<S> {
@@ -314,7 +314,7 @@ impl<S: ReadAt> Image<S> {
     }
 }
 
-impl Plan {
+impl SplitPlan {
     /// Plans the host binary of `image`, replacing the device code `fat` by `marker` (at most 64 KiB). The bundles
     /// `kept` stay.
     pub fn new<S: ReadAt>(
@@ -325,11 +325,11 @@ impl Plan {
     ) -> Result<Self, BinaryError> {
         Ok(match image {
             Image::Elf(image) => {
-                let plan = elf::Plan::new(image, fat, marker)?;
+                let plan = elf::ElfPlan::new(image, fat, marker)?;
                 Self::Elf(Box::new(plan.keeping(image.source(), kept)?))
             }
             Image::Pe(image) => {
-                let plan = pe::Plan::new(image, fat, marker)?;
+                let plan = pe::PePlan::new(image, fat, marker)?;
                 Self::Pe(Box::new(plan.keeping(image.source(), kept)?))
             }
         })
@@ -374,8 +374,8 @@ impl JoinPlan {
     /// Plans the joined binary of `image`, which is split, or was joined for other targets.
     pub fn new<S: ReadAt>(image: &Image<S>, code: &NewCode<'_>) -> Result<Self, BinaryError> {
         Ok(match image {
-            Image::Elf(image) => Self::Elf(Box::new(elf::JoinPlan::new(image, code)?)),
-            Image::Pe(image) => Self::Pe(Box::new(pe::JoinPlan::new(image, code)?)),
+            Image::Elf(image) => Self::Elf(Box::new(elf::ElfJoinPlan::new(image, code)?)),
+            Image::Pe(image) => Self::Pe(Box::new(pe::PeJoinPlan::new(image, code)?)),
         })
     }
 
@@ -386,8 +386,8 @@ impl JoinPlan {
         code: &NewCode<'_>,
     ) -> Result<Self, BinaryError> {
         Ok(match image {
-            Image::Elf(image) => Self::Elf(Box::new(elf::JoinPlan::trimmed(image, fat, code)?)),
-            Image::Pe(image) => Self::Pe(Box::new(pe::JoinPlan::trimmed(image, fat, code)?)),
+            Image::Elf(image) => Self::Elf(Box::new(elf::ElfJoinPlan::trimmed(image, fat, code)?)),
+            Image::Pe(image) => Self::Pe(Box::new(pe::PeJoinPlan::trimmed(image, fat, code)?)),
         })
     }
 

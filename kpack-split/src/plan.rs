@@ -12,7 +12,7 @@ use crate::rewrite::{Rewrite, Rewritten};
 
 /// How to make one binary from another. `I` are the headers of the input, `H` what is new in the output's.
 #[derive(Debug, Clone)]
-pub struct Plan<I, H> {
+pub struct BinaryPlan<I, H> {
     /// The expected wrappers of the result, in order of address.
     pub(crate) wrappers: Vec<PlannedWrapper>,
     /// Address of the marker and its planned size.
@@ -27,7 +27,7 @@ pub struct Plan<I, H> {
     pub(crate) rewrite: Rewrite,
 }
 
-impl<I, H> Plan<I, H> {
+impl<I, H> BinaryPlan<I, H> {
     /// What it makes of `input`, not written yet.
     pub(crate) fn result<'a, S>(&'a self, input: &'a S) -> Rewritten<'a, S> {
         self.rewrite.of(input)
@@ -56,14 +56,15 @@ impl<I, H> Plan<I, H> {
             &Range<u64>,
             &[u64],
             &WrappersAt<'_>,
-        ) -> Result<JoinPlan<Self>, BinaryError>,
+        ) -> Result<BinaryJoinPlan<Self>, BinaryError>,
     ) -> Result<Self, BinaryError> {
         if kept.is_empty() {
             return Ok(self);
         }
         let sizes = Vec::from_iter(kept.iter().map(|bundle| bundle.size));
         let wrappers = |bundles: &[u64]| keeping_wrappers(&self.wrappers, kept, bundles);
-        let JoinPlan { plan, bundles } = join(self.result(input), &self.marker, &sizes, &wrappers)?;
+        let BinaryJoinPlan { plan, bundles } =
+            join(self.result(input), &self.marker, &sizes, &wrappers)?;
         let ranges = kept.iter().map(|kept| kept.offset..kept.offset + kept.size);
         Ok(plan.after(self, ranges.zip(bundles).collect()))
     }
@@ -103,13 +104,13 @@ pub(crate) type WrappersAt<'a> = dyn Fn(&[u64]) -> Vec<PlannedWrapper> + 'a;
 
 /// How to make a joined binary from a split one, by a plan of a host format.
 #[derive(Debug, Clone)]
-pub struct JoinPlan<P> {
+pub struct BinaryJoinPlan<P> {
     pub(crate) plan: P,
     /// Offset in the output of each bundle.
     pub(crate) bundles: Vec<u64>,
 }
 
-impl<I, H> JoinPlan<Plan<I, H>> {
+impl<I, H> BinaryJoinPlan<BinaryPlan<I, H>> {
     /// Size of the joined binary in bytes.
     pub fn output_size(&self) -> u64 {
         self.plan.output_size()

@@ -112,10 +112,10 @@ fn unlisted(root: &Path, prefixes: &[String]) -> Result<Vec<Finding>, Error> {
     Ok(findings)
 }
 
-type Compressor = Encoder<'static, Output>;
+type Compressor = Encoder<'static, HashedFile>;
 
 fn compressor(file: File, format: &Format) -> io::Result<Compressor> {
-    let output = Output { file: Watched(file), hasher: Sha256::new(), size: 0 };
+    let output = HashedFile { file: Watched(file), hasher: Sha256::new(), size: 0 };
     let mut encoder = Encoder::new(output, format.level)?;
     // Readers without the index notice damage.
     encoder.include_checksum(true)?;
@@ -127,13 +127,13 @@ fn compressor(file: File, format: &Format) -> io::Result<Compressor> {
 }
 
 /// A file that is hashed as it is written.
-struct Output {
+struct HashedFile {
     file: Watched<File>,
     hasher: Sha256,
     size: u64,
 }
 
-impl Write for Output {
+impl Write for HashedFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         // zstd does not repeat a write that was interrupted at the end of its frame.
         self.file.write_all(bytes)?;
@@ -148,14 +148,14 @@ impl Write for Output {
 }
 
 /// The content of a file that has to have the size that is in its header.
-struct Content<'a> {
+struct SizedFile<'a> {
     path: &'a Path,
     file: File,
     left: u64,
     progress: &'a dyn Progress,
 }
 
-impl Read for Content<'_> {
+impl Read for SizedFile<'_> {
     fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
         let wanted = usize::try_from(self.left).map_or(buffer.len(), |left| left.min(buffer.len()));
         let read = match self.file.read(&mut buffer[..wanted]) {
@@ -170,7 +170,7 @@ impl Read for Content<'_> {
     }
 }
 
-/// Why an archive could not be written: it has what [`Content`] says of its own file.
+/// Why an archive could not be written: it has what [`SizedFile`] says of its own file.
 fn unwritten(output: &Path, error: io::Error) -> Error {
     error.downcast().unwrap_or_else(|error| Error::io(output, "write", error))
 }
@@ -267,7 +267,7 @@ impl Packer<'_> {
         };
         let (file, left) = (input::open(path)?, metadata.len());
         self.contents.unpacked += left;
-        self.file(&member, mode, left, Content { path, file, left, progress: self.progress })
+        self.file(&member, mode, left, SizedFile { path, file, left, progress: self.progress })
     }
 
     /// Notes names that are one where case does not matter.

@@ -212,11 +212,11 @@ impl<'a> Extractor<'a> {
         let from = to.file_name().unwrap_or_default();
         let above = to.parent().unwrap_or(Path::new(""));
         let other = self.root.find_below(above)?;
-        let linked = match &other {
+        let first = match &other {
             Some(other) => self.parent(path)?.hard_link(&name, other, from),
             None => Err(io::ErrorKind::NotFound.into()),
         };
-        let linked = match (linked, self.again, &other) {
+        let linked = match (first, self.again, &other) {
             (Err(error), Some(again), Some(other))
                 if error.kind() == io::ErrorKind::AlreadyExists =>
             {
@@ -225,7 +225,7 @@ impl<'a> Extractor<'a> {
                 self.made.again.push((hidden, path.to_owned()));
                 linked
             }
-            (linked, ..) => linked,
+            (first, ..) => first,
         };
         if linked.is_ok() {
             self.note(path.to_owned());

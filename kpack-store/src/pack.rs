@@ -93,7 +93,7 @@ pub fn pack(options: &PackOptions, progress: &dyn Progress) -> Result<Packed, Er
     let replaced: Vec<String> =
         there.into_iter().flat_map(|(_, there)| there.artifacts).map(|entry| entry.file).collect();
     let mut entries = Vec::new();
-    for Source { root, entry } in sources {
+    for ArtifactSource { root, entry } in sources {
         let output = stage.output(&entry.file);
         let file = stage
             .directory()
@@ -164,7 +164,7 @@ pub fn index(store: &Path, options: &IndexOptions, jobs: NonZeroUsize) -> Result
 
 /// The entry of the packed artifact `path`, with what is in it.
 fn entry_of(path: &Path, entry: Entry) -> Result<Entry, Error> {
-    let mut archives = Archives::default();
+    let mut archives = KernelArchives::default();
     let Contents { size, sha256, unpacked, files } = member::read(path, None, &mut archives)?;
     check_digest_beside(path, &sha256)?;
     let mut entry = Entry { size, sha256, unpacked, files, ..entry };
@@ -225,9 +225,9 @@ fn check_digest_beside(path: &Path, sha256: &str) -> Result<(), Error> {
 
 /// The archives of kernels in an artifact.
 #[derive(Default)]
-struct Archives(Vec<PathBuf>);
+struct KernelArchives(Vec<PathBuf>);
 
-impl Visitor for Archives {
+impl Visitor for KernelArchives {
     fn prefixes(&mut self, _: &str, _: &[String], _: u64) -> Result<(), Error> {
         Ok(())
     }
@@ -277,13 +277,13 @@ fn with_targets(options: &IndexOptions, entries: Vec<Entry>) -> Index {
 }
 
 /// An artifact to pack.
-struct Source {
+struct ArtifactSource {
     root: PathBuf,
     entry: Entry,
 }
 
 /// The artifacts in a directory, by the names of their files.
-fn sources(directory: &Path) -> Result<(Vec<Source>, Vec<Finding>), Error> {
+fn sources(directory: &Path) -> Result<(Vec<ArtifactSource>, Vec<Finding>), Error> {
     let found = Siblings::read(directory)?;
     let mut findings = Vec::new();
     for path in found.leftovers {
@@ -294,7 +294,7 @@ fn sources(directory: &Path) -> Result<(Vec<Source>, Vec<Finding>), Error> {
         let text = "skipped: not an artifact, which has an artifact_manifest.txt";
         findings.push(Finding::new(Severity::Note, ids::NOT_AN_ARTIFACT, path, text));
     }
-    let mut sources: Vec<Source> = Vec::new();
+    let mut sources: Vec<ArtifactSource> = Vec::new();
     for (root, component, role) in found.artifacts {
         sources.push(source(root, component, &role)?);
     }
@@ -318,7 +318,7 @@ fn sources(directory: &Path) -> Result<(Vec<Source>, Vec<Finding>), Error> {
     Ok((sources, findings))
 }
 
-fn source(root: PathBuf, component: String, role: &Role) -> Result<Source, Error> {
+fn source(root: PathBuf, component: String, role: &Role) -> Result<ArtifactSource, Error> {
     let name = root.file_name().unwrap_or_default().to_string_lossy();
     let mut targets = Vec::new();
     let target = match role {
@@ -345,7 +345,7 @@ fn source(root: PathBuf, component: String, role: &Role) -> Result<Source, Error
     }
     let databases = mark::noted(&root)?.map(|noted| noted.names());
     let entry = Entry { file, component, target, targets, databases, ..Entry::default() };
-    Ok(Source { root, entry })
+    Ok(ArtifactSource { root, entry })
 }
 
 /// The index in the output directory and one that a killed run has set aside, as far as there are any. They must be of

@@ -71,17 +71,17 @@ pub(super) fn members<R: Read, E>(
                 link = own_link.or(link);
             }
             kind => {
-                let header = entry.header();
+                let raw = entry.header();
                 let header = Header {
-                    path: path.take().unwrap_or_else(|| header.path_bytes().into_owned()),
+                    path: path.take().unwrap_or_else(|| raw.path_bytes().into_owned()),
                     link: link.take().unwrap_or_else(|| {
-                        let link = header.link_name_bytes();
+                        let link = raw.link_name_bytes();
                         link.map_or(Vec::new(), |link| link.into_owned())
                     }),
                     kind,
-                    mode: header.mode()?,
-                    time: header.mtime()?,
-                    size: header.entry_size()?,
+                    mode: raw.mode()?,
+                    time: raw.mtime()?,
+                    size: raw.entry_size()?,
                 };
                 visit(&header, &mut entry).map_err(TarError::Visit)?;
                 extensions.room += ROOM_OF_MEMBER;

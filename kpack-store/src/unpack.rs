@@ -88,7 +88,7 @@ pub fn unpack(options: &UnpackOptions, progress: &dyn Progress) -> Result<Unpack
     let entries = select(&options.index, &index, &options.choice)?;
     check_fetched(&options.store, &entries)?;
     refuse_overlap(options)?;
-    let output = Output::lock(options)?;
+    let output = OutputDirectory::lock(options)?;
     let size = total(&entries, |entry| entry.unpacked);
     check_room(&options.index, "unpack", output.stage.above().path(), size)?;
     progress.start(size);
@@ -114,7 +114,7 @@ fn total(entries: &[&Entry], number: impl Fn(&Entry) -> u64) -> u64 {
 }
 
 /// The directory to unpack into.
-struct Output {
+struct OutputDirectory {
     /// Beside it if it is new, or in it.
     stage: Stage,
     /// Its name, if it is new.
@@ -138,7 +138,7 @@ fn is_unfinished(beside: &Path) -> bool {
     is_directory && fs::read_dir(beside).is_ok_and(|mut entries| entries.all(is_own))
 }
 
-impl Output {
+impl OutputDirectory {
     fn lock(options: &UnpackOptions) -> Result<Self, Error> {
         let path = absolute(&options.output_dir)?;
         let (Some(parent), Some(name)) = (path.parent(), path.file_name()) else {
@@ -222,11 +222,11 @@ impl Output {
             earlier.iter().filter(|path| !new.contains(path.as_path())).cloned().collect();
         let may_replace =
             |path: &Path| if earlier.contains(path) { Ok(()) } else { appeared(path) };
-        let mut new = NewNames::new(&names).with_last(last).instead_of(&stale);
+        let mut published = NewNames::new(&names).with_last(last).instead_of(&stale);
         if options.flatten {
-            new = new.with_directories(made.times.keys());
+            published = published.with_directories(made.times.keys());
         }
-        stage.fill(tree, &new.where_allowed(&may_replace), &|output| match options.flatten {
+        stage.fill(tree, &published.where_allowed(&may_replace), &|output| match options.flatten {
             // Files were moved into them.
             true => made.set_times(output, SystemTime::UNIX_EPOCH),
             false => Ok(()),

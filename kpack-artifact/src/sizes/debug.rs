@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::path::Path;
 
-use kpack_core::archives::{Code, debug_advice};
+use kpack_core::archives::{UncompressedCode, debug_advice};
 use kpack_core::{Error, Finding};
 use kpack_format::archive::Encoder;
 use kpack_split::input::{ArchiveFile, open_archive};
@@ -46,7 +46,7 @@ pub(super) fn note(path: &Path, archive: &mut ArchiveFile) -> Result<Option<Find
         };
         left = rest;
         let size = archive.stored(entry.ordinal).map_err(failed)?.1;
-        let code = Code::Held(archive.read(kernel, target).map_err(failed)?);
+        let code = UncompressedCode::Held(archive.read(kernel, target).map_err(failed)?);
         // What is no code object has no debug sections.
         let of_debug = code.stored_debug(&mut encoder).unwrap_or(0);
         stored += size;

@@ -14,7 +14,7 @@ use crate::manifest_txt;
 use crate::tree::Tree;
 use kpack_core::publish::is_name_part;
 use kpack_core::{Error, ids};
-use kpack_split::host::Plan;
+use kpack_split::host::SplitPlan;
 use kpack_split::input::{KpackPath, LocatedBinary, Prefix, binary_error};
 use kpack_split::split::{self, BinaryKind, FatFile, Spirv, code_ids};
 use kpack_tree::{Class, Entry};
@@ -138,7 +138,7 @@ pub(super) struct ModuleBinary {
     pub(super) file: FatFile,
     marker: Marker,
     /// With room for the IDs of its device code, which are not known yet.
-    pub(super) plan: Plan,
+    pub(super) plan: SplitPlan,
 }
 
 impl ModuleBinary {
@@ -146,7 +146,7 @@ impl ModuleBinary {
     pub(super) fn plan_for(
         &self,
         archives: &BTreeMap<TargetId, ArchiveWriter<File>>,
-    ) -> Result<Plan, Error> {
+    ) -> Result<SplitPlan, Error> {
         let code_ids = code_ids::computed(archives, &self.name);
         let marker = self.marker.clone().with_code_ids(code_ids);
         let mut plan = self.plan.clone();

@@ -15,7 +15,7 @@ use kpack_core::Severity;
 use kpack_format::archive::{ArchiveWriter, Encoder, Scheme};
 use kpack_format::digest::blake3;
 use kpack_format::marker::Marker;
-use kpack_split::elf::{DeviceCode, Image, Plan};
+use kpack_split::elf::{DeviceCode, ElfPlan, Image};
 use kpack_tests::bytes;
 use kpack_tests::fixture::FatLibrary;
 use kpack_tests::process;
@@ -82,7 +82,7 @@ fn split(library: &FatLibrary, kernel_name: &str, host: &Path) {
     let image = Image::read(&input).unwrap();
     let DeviceCode::Fat(code) = image.device_code().unwrap() else { panic!("it is fat") };
     let marker = Marker::new(kernel_name, vec!["../.kpack/blas_lib_@GFXARCH@.kpack".to_owned()]);
-    let plan = Plan::new(&image, &code, &marker.to_bytes()).unwrap();
+    let plan = ElfPlan::new(&image, &code, &marker.to_bytes()).unwrap();
     fs::create_dir_all(host.parent().unwrap()).unwrap();
     let mut options = File::options();
     let output = options.read(true).write(true).create_new(true).open(host);

@@ -144,7 +144,7 @@ fn name(file: &Path, prefix: Option<&Path>) -> Result<String, Error> {
 /// The form of `--from`.
 #[derive(Deserialize)]
 #[serde(deny_unknown_fields)]
-struct List {
+struct KernelList {
     group_name: String,
     gfx_arch_family: String,
     gfx_arches: Vec<String>,
@@ -170,7 +170,7 @@ fn listed(arguments: &Arguments, path: &Path) -> Result<CreateOptions, Error> {
         |name: &String| spelling::read_target(name).map_err(|error| refused(error.to_string()));
     let file: File = files::open(path)?;
     let read = serde_json::from_reader(BufReader::new(file));
-    let list: List = read.map_err(|error| match error.io_error_kind() {
+    let list: KernelList = read.map_err(|error| match error.io_error_kind() {
         Some(kind) => Error::io(path, "read", kind.into()),
         None => refused(error.to_string()),
     })?;

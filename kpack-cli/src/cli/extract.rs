@@ -18,7 +18,7 @@ use serde::Serialize;
 
 use super::output::{self, Text};
 use super::print::print;
-use crate::inspect::{CodeObjects, SelectedCode};
+use crate::inspect::{SelectedCode, SelectedCodeObjects};
 use kpack_core::publish::{
     CreatedDirectories, Directory, NewNames, Stage, StagedFile, check_named_output, check_room,
     scratch_file,
@@ -56,8 +56,11 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
-    let mut found =
-        CodeObjects::find(&arguments.file, arguments.kernel.as_deref(), arguments.arch.as_ref())?;
+    let mut found = SelectedCodeObjects::find(
+        &arguments.file,
+        arguments.kernel.as_deref(),
+        arguments.arch.as_ref(),
+    )?;
     if arguments.output_dir.is_none() {
         if let Some(target) = &arguments.arch {
             found.prefer(target);
@@ -113,7 +116,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
 
 fn write_all(
     archive: &Path,
-    found: CodeObjects,
+    found: SelectedCodeObjects,
     directory: &Path,
     room: &dyn Fn(&Path) -> Result<(), Error>,
 ) -> Result<(), Error> {
@@ -172,7 +175,11 @@ fn report(extracted: &[Extracted]) -> Result<(), Error> {
 }
 
 /// Writes all code objects into the directory `hidden`, with the modes of the files of the same names in `output`.
-fn write_hidden(found: CodeObjects, output: &Directory, hidden: &Directory) -> Result<(), Error> {
+fn write_hidden(
+    found: SelectedCodeObjects,
+    output: &Directory,
+    hidden: &Directory,
+) -> Result<(), Error> {
     let here = || hidden.below(Path::new(""));
     let opened = Arc::new(here()?);
     found.read(&hidden.anchor(), &mut |names, code_object| {

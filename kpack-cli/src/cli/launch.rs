@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::signals;
-use super::storage::Compression;
+use super::storage::CompressionArguments;
 use clap::Args;
 use kpack_build::internal::launch_watched;
 use kpack_build::object_file::Options;
@@ -39,7 +39,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "NAME", default_value = "lib")]
     component: String,
     #[command(flatten)]
-    compression: Compression,
+    compression: CompressionArguments,
     /// Compiler and its arguments
     #[arg(value_name = "COMMAND", required = true, last = true)]
     command: Vec<OsString>,

@@ -75,7 +75,7 @@ impl Text {
 
     /// Writes the lines to standard output.
     pub(super) fn write(&self) -> Result<(), Error> {
-        write(&self.0)
+        lines(&self.0)
     }
 }
 
@@ -89,11 +89,6 @@ pub(super) fn names(names: &[String]) -> Result<(), Error> {
     text.write()
 }
 
-/// Writes lines for other programs, as they are.
-pub(super) fn lines(text: &str) -> Result<(), Error> {
-    write(text)
-}
-
 /// A severity at the start of a line, as wide as the others.
 fn label(severity: Severity) -> &'static str {
     match severity {
@@ -104,7 +99,8 @@ fn label(severity: Severity) -> &'static str {
     }
 }
 
-fn write(text: &str) -> Result<(), Error> {
+/// Writes lines as they are.
+pub(super) fn lines(text: &str) -> Result<(), Error> {
     let mut out = io::stdout().lock();
     out.write_all(text.as_bytes()).and_then(|()| out.flush()).map_err(failed)
 }
@@ -229,7 +225,7 @@ pub(super) fn complain_error(error: &Error) {
 
 /// Writes `value` as JSON, with a newline.
 pub(super) fn json(value: &impl Serialize) -> Result<(), Error> {
-    write(&json_text(Path::new(STDOUT), value)?)
+    lines(&json_text(Path::new(STDOUT), value)?)
 }
 
 /// As [`json`], into a file.

@@ -116,7 +116,7 @@ fn kind(content: &Content) -> &'static str {
 
 /// The files in a directory.
 #[derive(Default)]
-struct Directory {
+struct DirectoryInspection {
     /// Those with device code.
     files: Vec<Inspection>,
     /// Those that could not be read, and directories.
@@ -139,12 +139,12 @@ struct FailedFile {
 /// An entry of the list that `--json` prints.
 #[derive(Serialize)]
 #[serde(untagged)]
-enum Listed<'a> {
+enum ListedFile<'a> {
     File(&'a Inspection),
     Failed(&'a FailedFile),
 }
 
-impl Directory {
+impl DirectoryInspection {
     /// Inspects all files, and complains of those that it cannot.
     fn read(path: &Path) -> Result<Self, Error> {
         let mut all = Self::default();
@@ -193,15 +193,15 @@ impl Directory {
     }
 
     /// The output of `--json`.
-    fn json(&self) -> Vec<Listed<'_>> {
-        let files = self.files.iter().map(Listed::File);
-        files.chain(self.failed.iter().map(Listed::Failed)).collect()
+    fn json(&self) -> Vec<ListedFile<'_>> {
+        let files = self.files.iter().map(ListedFile::File);
+        files.chain(self.failed.iter().map(ListedFile::Failed)).collect()
     }
 }
 
 /// Prints a line for each file with device code in a directory, and what it has for each target.
 fn directory(path: &Path) -> Result<ExitCode, Error> {
-    let all = Directory::read(path)?;
+    let all = DirectoryInspection::read(path)?;
     if all.unsupported > 0 && !print().quiet && !print().verbose {
         let skipped = count(all.unsupported, "file");
         let text = "not 64-bit x86 or Arm binaries, or of a form that kpack does not read; --verbose lists them";

@@ -269,8 +269,8 @@ fn in_a_sentence(report: &Report, gpus: &[TargetId]) -> Text {
         .collect();
     let needed =
         |gpu: &&TargetId| archives.iter().any(|(target, _)| gpu.needs(target, Delivery::Archive));
-    let own: BTreeSet<&str> = gpus.iter().filter(needed).map(TargetId::processor).collect();
-    let own = Vec::from_iter(own).join(", ");
+    let processors: BTreeSet<&str> = gpus.iter().filter(needed).map(TargetId::processor).collect();
+    let own = Vec::from_iter(processors).join(", ");
     let sizes = Vec::from_iter(
         archives
             .iter()

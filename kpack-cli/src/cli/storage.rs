@@ -14,14 +14,14 @@ use kpack_format::TargetId;
 #[derive(Debug, Args)]
 pub(super) struct StorageArguments {
     #[command(flatten)]
-    compression: Compression,
+    compression: CompressionArguments,
     /// Number of threads. Default: the number of processors
     #[arg(long, short, value_name = "N")]
     jobs: Option<NonZeroUsize>,
 }
 
 #[derive(Debug, Args)]
-pub(super) struct Compression {
+pub(super) struct CompressionArguments {
     #[command(flatten)]
     frames: Frames,
     #[command(flatten)]
@@ -147,7 +147,7 @@ impl StorageArguments {
     }
 }
 
-impl Compression {
+impl CompressionArguments {
     pub(super) fn storage(&self) -> Storage {
         let mut storage = self.frames.storage();
         storage.spirv = self.spirv.spirv();

@@ -6,7 +6,7 @@ use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use kpack_build::internal::device_code;
-use kpack_core::archives::{Budget, Code, PackedCode};
+use kpack_core::archives::{Budget, PackedCode, UncompressedCode};
 use kpack_core::elf::Wrapper;
 use kpack_format::names::KernelName;
 use kpack_format::{Delivery, TargetId};
@@ -17,14 +17,14 @@ use kpack_split::input::{ArchiveFile, FileKind, identify, open, open_archive};
 use kpack_split::split;
 
 /// The selected code objects of a file.
-pub struct CodeObjects {
+pub struct SelectedCodeObjects {
     path: PathBuf,
-    contents: Contents,
+    contents: OpenedCode,
     /// Kernels and targets, in order.
     selected: Vec<(String, TargetId)>,
 }
 
-enum Contents {
+enum OpenedCode {
     Archive(Box<ArchiveFile>),
     /// One for each object. Wrappers are counted through all of them.
     Bundles(Vec<PackedCode>),
@@ -33,7 +33,7 @@ enum Contents {
 /// Maximum number of names in an error.
 const MOST_NAMES: usize = 5;
 
-impl CodeObjects {
+impl SelectedCodeObjects {
     /// Finds the code objects in `path` for `kernel`, and those that `target` [needs](TargetId::needs), if
     /// given. Outside of archives, a kernel is named
     /// after the file and the wrapper's index: `libvec.so#0`.
@@ -45,7 +45,7 @@ impl CodeObjects {
         kernel: Option<&str>,
         target: Option<&TargetId>,
     ) -> Result<Self, Error> {
-        let contents = Contents::read(path)?;
+        let contents = OpenedCode::read(path)?;
         let there = contents.names(path)?;
         let is_kernel = |name: &str| kernel.is_none_or(|kernel| kernel == name);
         let is_target =
@@ -82,14 +82,14 @@ impl CodeObjects {
     pub fn size(&self) -> u64 {
         let mut sizes = BTreeMap::new();
         match &self.contents {
-            Contents::Archive(archive) => {
+            OpenedCode::Archive(archive) => {
                 for (kernel, target) in &self.selected {
                     if let Ok(entry) = archive.toc().entry(kernel, &target.to_string()) {
                         sizes.insert((0, entry.ordinal), entry.original_size);
                     }
                 }
             }
-            Contents::Bundles(files) => {
+            OpenedCode::Bundles(files) => {
                 let selected = BTreeSet::from_iter(&self.selected);
                 for (first, code) in numbered(files) {
                     for (index, target, size) in code.entries() {
@@ -106,7 +106,7 @@ impl CodeObjects {
 
     /// The most bytes of scratch files that [`read`](Self::read) needs at a time.
     pub fn scratch_size(&self) -> u64 {
-        let Contents::Bundles(files) = &self.contents else {
+        let OpenedCode::Bundles(files) = &self.contents else {
             return 0;
         };
         let sizes = files.iter().map(PackedCode::scratch_size);
@@ -120,7 +120,7 @@ impl CodeObjects {
     /// Those of `each`; [`Error::Refused`] for damage, [`Error::Io`].
     pub fn read(mut self, scratch: &Path, each: &mut TakeCode<'_>) -> Result<(), Error> {
         match &mut self.contents {
-            Contents::Archive(archive) => {
+            OpenedCode::Archive(archive) => {
                 let mut shared: BTreeMap<u32, Vec<(String, TargetId)>> = BTreeMap::new();
                 for (kernel, target) in self.selected {
                     let entry = archive
@@ -132,7 +132,7 @@ impl CodeObjects {
                 }
                 for names in shared.values() {
                     let (kernel, target) = &names[0];
-                    let stored = Source::Stored {
+                    let stored = CodeSource::Stored {
                         path: &self.path,
                         archive,
                         kernel,
@@ -141,7 +141,7 @@ impl CodeObjects {
                     each(names, SelectedCode(stored))?;
                 }
             }
-            Contents::Bundles(files) => {
+            OpenedCode::Bundles(files) => {
                 let selected = BTreeSet::from_iter(&self.selected);
                 let targets: BTreeSet<&TargetId> = selected.iter().map(|(_, own)| own).collect();
                 let wanted = |own: &TargetId| targets.contains(own);
@@ -160,7 +160,7 @@ impl CodeObjects {
                         let index = first + wrappers.first().copied().unwrap_or_default();
                         let found = (name_in(&self.path, index), target);
                         if selected.contains(&found) {
-                            each(&[found], SelectedCode(Source::Code(&content)))?;
+                            each(&[found], SelectedCode(CodeSource::Code(&content)))?;
                         }
                     }
                 }
@@ -175,9 +175,9 @@ pub type TakeCode<'a> =
     dyn FnMut(&[(String, TargetId)], SelectedCode<'_>) -> Result<(), Error> + 'a;
 
 /// A code object that is being read.
-pub struct SelectedCode<'a>(Source<'a>);
+pub struct SelectedCode<'a>(CodeSource<'a>);
 
-enum Source<'a> {
+enum CodeSource<'a> {
     /// In an archive, from which it is read in parts.
     Stored {
         path: &'a Path,
@@ -185,7 +185,7 @@ enum Source<'a> {
         kernel: &'a str,
         target: String,
     },
-    Code(&'a Code),
+    Code(&'a UncompressedCode),
 }
 
 impl SelectedCode<'_> {
@@ -200,8 +200,8 @@ impl SelectedCode<'_> {
         failed: &dyn Fn(io::Error) -> Error,
     ) -> Result<(), Error> {
         match self.0 {
-            Source::Code(content) => content.write_to(out).map_err(failed),
-            Source::Stored { path, archive, kernel, target } => {
+            CodeSource::Code(content) => content.write_to(out).map_err(failed),
+            CodeSource::Stored { path, archive, kernel, target } => {
                 let mut unwritten = None;
                 let read = archive.read_parts(kernel, &target, &mut |part| {
                     out.write_all(part).map_err(|error| {
@@ -219,7 +219,7 @@ impl SelectedCode<'_> {
     }
 }
 
-impl Contents {
+impl OpenedCode {
     fn read(path: &Path) -> Result<Self, Error> {
         let file = open(path)?;
         let bundles = match identify(path, &file)? {

@@ -20,7 +20,7 @@ use kpack_split::input::{Archives, Kpack, Kpacks, LinkedBinary, Lookup, MarkerGr
 pub(crate) struct FatDescription {
     /// Size of `.hip_fatbin` in bytes.
     pub(crate) section_size: u64,
-    pub(crate) wrappers: Vec<FatWrapper>,
+    pub(crate) wrappers: Vec<BundledWrapper>,
     /// Number of further wrappers, of objects that were split before the link.
     #[serde(skip_serializing_if = "is_zero")]
     pub(crate) split_before: usize,
@@ -33,7 +33,7 @@ pub(crate) struct FatDescription {
 
 /// A wrapper of a fat binary.
 #[derive(Debug, Serialize)]
-pub(crate) struct FatWrapper {
+pub(crate) struct BundledWrapper {
     /// Its position among all wrappers.
     pub(crate) index: u32,
     pub(crate) bundle_offset: u64,
@@ -121,7 +121,7 @@ fn is_zero(number: &usize) -> bool {
 impl FatDescription {
     pub(super) fn read(linked: &LinkedBinary, fat: &FatBinary) -> Result<Self, Error> {
         let bundles = linked.bundles(&fat.wrappers).collect::<Result<Vec<Bundle>, _>>()?;
-        let wrappers = fat.wrappers.iter().zip(&bundles).map(|(wrapper, bundle)| FatWrapper {
+        let wrappers = fat.wrappers.iter().zip(&bundles).map(|(wrapper, bundle)| BundledWrapper {
             index: wrapper.co_index,
             bundle_offset: wrapper.bundle_offset,
             bundle: bundle.into(),

@@ -26,7 +26,7 @@ use kpack_split::elf::DeviceCode;
 use kpack_split::input::{self, FileKind, LinkedBinary, offload_error};
 
 pub(crate) use archive::ArchiveDescription;
-pub use code_objects::{CodeObjects, SelectedCode, TakeCode};
+pub use code_objects::{SelectedCode, SelectedCodeObjects, TakeCode};
 pub(crate) use linked::{FatDescription, SplitDescription};
 pub(crate) use small::{
     BundleDescription, CodeObjectDescription, ManifestDescription, UnlinkedDescription,

@@ -51,12 +51,12 @@ pub(crate) struct ManifestDescription {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub(crate) install_hint: Option<String>,
     /// Its archives, by target.
-    pub(crate) kpacks: Vec<ListedArchive>,
+    pub(crate) kpacks: Vec<ManifestEntry>,
 }
 
 /// An archive that a manifest lists.
 #[derive(Debug, Serialize)]
-pub(crate) struct ListedArchive {
+pub(crate) struct ManifestEntry {
     pub(crate) target: String,
     pub(crate) filename: String,
     pub(crate) size: u64,
@@ -72,12 +72,12 @@ pub(crate) struct BundleDescription {
     /// Declared size of a compressed bundle's content.
     pub(crate) uncompressed_size: Option<u64>,
     /// Its entries, in table order.
-    pub(crate) entries: Vec<BundledCode>,
+    pub(crate) entries: Vec<BundleEntry>,
 }
 
 /// An entry of a bundle.
 #[derive(Debug, Serialize)]
-pub(crate) struct BundledCode {
+pub(crate) struct BundleEntry {
     pub(crate) id: String,
     /// The target ID in it; `None` for the host's entry.
     pub(crate) target: Option<String>,
@@ -127,7 +127,7 @@ impl From<Unlinked> for UnlinkedDescription {
 impl ManifestDescription {
     /// Describes the manifest at `path`.
     pub(super) fn new(path: &Path, manifest: Manifest) -> Self {
-        let kpacks = manifest.kpack_files.into_iter().map(|(target, file)| ListedArchive {
+        let kpacks = manifest.kpack_files.into_iter().map(|(target, file)| ManifestEntry {
             target,
             present: path.with_file_name(&file.filename).is_file(),
             filename: file.filename,
@@ -146,7 +146,7 @@ impl ManifestDescription {
 
 impl From<&Bundle> for BundleDescription {
     fn from(bundle: &Bundle) -> Self {
-        let entries = bundle.entries.iter().map(|entry| BundledCode {
+        let entries = bundle.entries.iter().map(|entry| BundleEntry {
             id: entry.id.to_string(),
             target: entry.id.target().map(ToString::to_string),
             size: entry.size,

@@ -6,7 +6,7 @@ use std::collections::btree_map::Entry;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::messages::{Binary, Built};
+use super::messages::{Built, BuiltBinary};
 use kpack_core::staging::INCLUDE_DIRECTORIES;
 use kpack_core::{Error, ids};
 use kpack_format::names::{Group, is_manifest};
@@ -14,7 +14,7 @@ use kpack_split::input;
 
 /// A library with kernels.
 #[derive(Debug)]
-pub(super) struct Library {
+pub(super) struct KernelLibrary {
     /// The package, by name and version.
     package: String,
     /// The directory of the library and its archives.
@@ -22,8 +22,8 @@ pub(super) struct Library {
 }
 
 /// The libraries of a build, each once.
-pub(super) fn of_build(built: &Built) -> Vec<Library> {
-    let mut found: Vec<Library> = Vec::new();
+pub(super) fn of_build(built: &Built) -> Vec<KernelLibrary> {
+    let mut found: Vec<KernelLibrary> = Vec::new();
     // Cargo separates builds for the build machine from those for a target.
     let profiles: Vec<&Path> =
         built.binaries.iter().filter_map(|binary| binary.path.parent()).collect();
@@ -36,7 +36,7 @@ pub(super) fn of_build(built: &Built) -> Vec<Library> {
         for directory in &script.linked_paths {
             let known = found.iter().any(|library| library.directory == *directory);
             if !known && directory.join(INCLUDE_DIRECTORIES).is_file() {
-                found.push(Library {
+                found.push(KernelLibrary {
                     package: script.package.clone(),
                     directory: directory.clone(),
                 });
@@ -46,7 +46,7 @@ pub(super) fn of_build(built: &Built) -> Vec<Library> {
     found
 }
 
-impl Library {
+impl KernelLibrary {
     /// The header directories outside of the package that the library was compiled with.
     pub(super) fn include_directories(&self) -> Result<Vec<PathBuf>, Error> {
         let path = self.directory.join(INCLUDE_DIRECTORIES);
@@ -56,8 +56,8 @@ impl Library {
 }
 
 /// Refuses two packages whose archives would have the same names.
-pub(super) fn modules_are_unique(libraries: &[Library]) -> Result<(), Error> {
-    let mut owners: BTreeMap<Group, &Library> = BTreeMap::new();
+pub(super) fn modules_are_unique(libraries: &[KernelLibrary]) -> Result<(), Error> {
+    let mut owners: BTreeMap<Group, &KernelLibrary> = BTreeMap::new();
     for library in libraries {
         let kpacks = library.directory.join(".kpack");
         let manifests = if kpacks.is_dir() { input::list(&kpacks)? } else { Vec::new() };
@@ -92,12 +92,12 @@ pub(super) fn modules_are_unique(libraries: &[Library]) -> Result<(), Error> {
 }
 
 /// The shared libraries among them.
-pub(super) fn shared(libraries: &[Library]) -> Result<Vec<Binary>, Error> {
+pub(super) fn shared(libraries: &[KernelLibrary]) -> Result<Vec<BuiltBinary>, Error> {
     let mut found = Vec::new();
-    let mut owners: BTreeMap<PathBuf, (&Library, PathBuf)> = BTreeMap::new();
+    let mut owners: BTreeMap<PathBuf, (&KernelLibrary, PathBuf)> = BTreeMap::new();
     for library in libraries {
         let files = input::list(&library.directory)?.into_iter();
-        for binary in files.filter_map(Binary::library) {
+        for binary in files.filter_map(BuiltBinary::library) {
             let path = &binary.path;
             let name = PathBuf::from(path.file_name().unwrap_or_default());
             if let Some((owner, other)) = owners.get(&name) {

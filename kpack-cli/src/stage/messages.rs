@@ -11,7 +11,7 @@ use kpack_core::{Error, ids};
 #[derive(Debug, Default)]
 pub(super) struct Built {
     /// Executables and C-compatible dynamic libraries, each once.
-    pub(super) binaries: Vec<Binary>,
+    pub(super) binaries: Vec<BuiltBinary>,
     /// The packages with a build script.
     pub(super) scripts: Vec<Script>,
     /// The directories of the built packages, and whether each is local (not fetched by Cargo).
@@ -20,13 +20,13 @@ pub(super) struct Built {
 
 /// An executable or dynamic library.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Binary {
+pub(super) struct BuiltBinary {
     pub(super) path: PathBuf,
     /// `bin` or `lib`.
     pub(super) directory: &'static str,
 }
 
-impl Binary {
+impl BuiltBinary {
     /// A dynamic library at `path`; `None` for other files.
     pub(super) fn library(path: PathBuf) -> Option<Self> {
         let directory = match path.extension()?.to_str()? {
@@ -113,15 +113,15 @@ impl Built {
         }
         let is = |kind| !artifact.profile.test && artifact.target.kind.contains(&kind);
         for executable in artifact.executable.iter().filter(|_| is(TargetKind::Bin)) {
-            self.add(Binary { path: executable.into(), directory: "bin" });
+            self.add(BuiltBinary { path: executable.into(), directory: "bin" });
         }
         let files = artifact.filenames.iter().filter(|_| is(TargetKind::CDyLib));
-        for library in files.filter_map(|file| Binary::library(file.into())) {
+        for library in files.filter_map(|file| BuiltBinary::library(file.into())) {
             self.add(library);
         }
     }
 
-    fn add(&mut self, binary: Binary) {
+    fn add(&mut self, binary: BuiltBinary) {
         if !self.binaries.contains(&binary) {
             self.binaries.push(binary);
         }

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 
 use kpack_core::files::{self, with_slashes};
 use kpack_core::platform::canonicalize;
-use kpack_core::publish::{Directory, Listing, NewNames, Stage, hidden};
+use kpack_core::publish::{Directory, DirectoryListing, NewNames, Stage, hidden};
 use kpack_core::{Error, ids};
 
 /// Marks a directory as staged, and lists every file of the release.
@@ -171,7 +171,7 @@ fn replaceable(
     directory: &Directory,
     unfinished: &BTreeSet<PathBuf>,
 ) -> Result<BTreeSet<PathBuf>, Error> {
-    let Listing { files, mut directories, .. } = directory.walk()?;
+    let DirectoryListing { files, mut directories, .. } = directory.walk()?;
     let is_own = |path: &PathBuf| path.starts_with(hidden(INSIDE));
     directories.retain(|path| !is_own(path));
     let files: BTreeSet<PathBuf> = files.into_keys().filter(|path| !is_own(path)).collect();

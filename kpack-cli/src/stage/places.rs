@@ -6,7 +6,7 @@ use std::io::BufReader;
 use std::path::{Path, PathBuf};
 
 use super::build_paths;
-use super::libraries::Library;
+use super::libraries::KernelLibrary;
 use super::messages::Built;
 use super::options::Options;
 use super::output_dir::OutputDir;
@@ -28,7 +28,7 @@ pub(super) struct BuildDirectories {
 }
 
 impl BuildDirectories {
-    pub(super) fn of_build(built: &Built, libraries: &[Library]) -> Result<Self, Error> {
+    pub(super) fn of_build(built: &Built, libraries: &[KernelLibrary]) -> Result<Self, Error> {
         let (mut own, mut fetched) = (BTreeSet::new(), BTreeSet::new());
         for (directory, local) in &built.packages {
             if *local {

@@ -12,7 +12,7 @@ use kpack_format::manifest::Manifest;
 use kpack_format::marker::Marker;
 use kpack_format::names::Group;
 
-use super::messages::Binary;
+use super::messages::BuiltBinary;
 use super::options::Options;
 use super::output_dir::OutputDir;
 use kpack_core::files::open;
@@ -68,7 +68,7 @@ impl<'a> Release<'a> {
     }
 
     /// Copies a binary, and adds its code objects to the archives of their modules.
-    pub(super) fn add(&mut self, binary: &Binary) -> Result<(), Error> {
+    pub(super) fn add(&mut self, binary: &BuiltBinary) -> Result<(), Error> {
         let file_name = binary.path.file_name().unwrap_or_default();
         let name = format!("{}/{}", binary.directory, file_name.display());
         let directory = self.output.tree.provide_below(binary.directory.as_ref())?;
@@ -124,7 +124,12 @@ impl<'a> Release<'a> {
     }
 
     /// Copies a binary for Windows, to be split with the others of its module.
-    fn split_later(&mut self, binary: &Binary, name: String, to: &To<'_>) -> Result<(), Error> {
+    fn split_later(
+        &mut self,
+        binary: &BuiltBinary,
+        name: String,
+        to: &To<'_>,
+    ) -> Result<(), Error> {
         copy(&binary.path, to)?;
         let module = module_of(&binary.path);
         self.fat.entry(module).or_default().push(name);

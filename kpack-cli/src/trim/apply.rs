@@ -14,13 +14,15 @@ use kpack_core::report::Progress;
 use kpack_core::{Error, Severity, ids, interrupt};
 use kpack_doctor::internal::note::NAME;
 use kpack_split::input::{or_refused, until_unchanged};
-use kpack_split::trim::{self, Destination, Written};
+use kpack_split::trim::{self, TrimDestination, WrittenFile};
 
 use super::held::Spot;
 use super::ledger::Ledger;
 use super::lists::{self, Fate, Places};
 use super::note::Goes;
-use super::plan::{Decision, Job, NewManifest, Plan, Planner, Removed, Rewrite, Whole};
+use super::plan::{
+    Decision, FileJob, NewManifest, RemovedFile, SmallerFile, TreePlan, TrimPlanner, Whole,
+};
 use super::tree::Given;
 use super::{TrimOutcome, TrimReport, TrimmedFile};
 
@@ -32,8 +34,8 @@ const MAX_WAITING: u64 = 64 << 20;
 
 /// The changes of a run, so far.
 pub(super) struct Application<'a> {
-    planner: &'a Planner<'a>,
-    plan: &'a Plan<'a>,
+    planner: &'a TrimPlanner<'a>,
+    plan: &'a TreePlan<'a>,
     ledger: Ledger<'a>,
     report: TrimReport,
     /// What became of files, or would.
@@ -43,7 +45,11 @@ pub(super) struct Application<'a> {
 }
 
 impl<'a> Application<'a> {
-    pub(super) fn new(planner: &'a Planner<'a>, plan: &'a Plan<'a>, ledger: Ledger<'a>) -> Self {
+    pub(super) fn new(
+        planner: &'a TrimPlanner<'a>,
+        plan: &'a TreePlan<'a>,
+        ledger: Ledger<'a>,
+    ) -> Self {
         let report = TrimReport {
             gpus: planner.options.keep.gpus.iter().map(ToString::to_string).collect(),
             dry_run: planner.options.dry_run,
@@ -207,7 +213,7 @@ impl<'a> Application<'a> {
     }
 
     /// Reports what was decided, unless the file is to be rewritten.
-    fn decided(&mut self, job: &Job, decision: Decision) -> Option<Rewrite> {
+    fn decided(&mut self, job: &FileJob, decision: Decision) -> Option<SmallerFile> {
         match decision {
             Decision::Rewritten(rewrite) => return Some(rewrite),
             Decision::Complete => {
@@ -225,10 +231,10 @@ impl<'a> Application<'a> {
 
     /// Changes files as planned. The note says first what goes from all of them: a killed run has then explained what
     /// is missing, and the next one knows what it may have changed.
-    fn rewrite_batch(&mut self, planned: Vec<(&Job, Rewrite)>) -> Result<(), Error> {
+    fn rewrite_batch(&mut self, planned: Vec<(&FileJob, SmallerFile)>) -> Result<(), Error> {
         let goes = planned.iter().map(|(job, rewrite)| job.goes(rewrite));
         let without = self.note(&Vec::from_iter(goes))?;
-        let is_noted = |job: &Job| {
+        let is_noted = |job: &FileJob| {
             let mut names = job.names.iter();
             names.all(|name| !without.iter().any(|given| name.starts_with(&given.0)))
         };
@@ -239,7 +245,7 @@ impl<'a> Application<'a> {
         Ok(())
     }
 
-    fn rewrite(&mut self, job: &Job, rewrite: Rewrite) -> Result<(), Error> {
+    fn rewrite(&mut self, job: &FileJob, rewrite: SmallerFile) -> Result<(), Error> {
         let mut planned = Some(rewrite);
         until_unchanged(|| {
             if let Some(rewrite) = planned.take() {
@@ -256,7 +262,7 @@ impl<'a> Application<'a> {
         })
     }
 
-    fn rewrite_once(&mut self, job: &Job, rewrite: &Rewrite) -> Result<(), Error> {
+    fn rewrite_once(&mut self, job: &FileJob, rewrite: &SmallerFile) -> Result<(), Error> {
         let (first, others) = (&job.names[0], &job.names[1..]);
         if self.planner.options.dry_run {
             self.rewritten(job, rewrite, None);
@@ -289,13 +295,13 @@ impl<'a> Application<'a> {
     /// Writes a trimmed file; `None` if it cannot be.
     fn write(
         &mut self,
-        rewrite: &Rewrite,
+        rewrite: &SmallerFile,
         from: &Path,
         input: &File,
         to: &Spot<'_>,
-    ) -> Result<Option<Written>, Error> {
+    ) -> Result<Option<WrittenFile>, Error> {
         let Spot { path, directory, name } = to;
-        let to = Destination { directory, name, link: rewrite.link };
+        let to = TrimDestination { directory, name, link: rewrite.link };
         match or_refused(rewrite.plan.apply(from, input, &to))? {
             // That is no finding about the file.
             Err(refused) if refused.id == ids::UNSOUND_OUTPUT => {
@@ -318,7 +324,7 @@ impl<'a> Application<'a> {
     /// Makes another name of a file lead to what was `written` at its first one. Whether it could.
     fn write_again(
         &mut self,
-        rewrite: &Rewrite,
+        rewrite: &SmallerFile,
         first: &Spot<'_>,
         written: &Identity,
         other: &Path,
@@ -332,7 +338,12 @@ impl<'a> Application<'a> {
         Ok(self.write(rewrite, other, &old, &spot)?.is_some())
     }
 
-    fn rewritten(&mut self, job: &Job, Rewrite { plan, link }: &Rewrite, freed: Option<u64>) {
+    fn rewritten(
+        &mut self,
+        job: &FileJob,
+        SmallerFile { plan, link }: &SmallerFile,
+        freed: Option<u64>,
+    ) {
         let removed = plan.goes().into_iter();
         self.report.findings.extend(plan.left().cloned());
         self.report.files.push(TrimmedFile {
@@ -382,8 +393,8 @@ impl<'a> Application<'a> {
 
     /// Corrects the lists of the files that this run or an earlier one changed or removed.
     fn update_lists(&mut self) -> Result<(), Error> {
-        let Planner { root, held, .. } = *self.planner;
-        let Plan { tree, given, .. } = *self.plan;
+        let TrimPlanner { root, held, .. } = *self.planner;
+        let TreePlan { tree, given, .. } = *self.plan;
         // Those of earlier runs are not reported again.
         let mut fates = self.fates.clone();
         let below = tree
@@ -423,11 +434,11 @@ impl<'a> Application<'a> {
 impl Whole<'_> {
     fn report(&self) -> impl Iterator<Item = TrimmedFile> + '_ {
         let manifests = self.manifests.iter().map(NewManifest::report);
-        manifests.chain(self.files.iter().map(Removed::report))
+        manifests.chain(self.files.iter().map(RemovedFile::report))
     }
 }
 
-impl Removed {
+impl RemovedFile {
     fn report(&self) -> TrimmedFile {
         TrimmedFile {
             path: self.path.clone(),

@@ -9,20 +9,20 @@ use kpack_doctor::Owner;
 use kpack_doctor::internal::{Packages, Root};
 
 use super::note::{Goes, OpenNote};
-use super::plan::Plan;
+use super::plan::TreePlan;
 use super::tree::Given;
 
 /// The notes in the directories of what is given.
 pub(super) struct Ledger<'a> {
     notes: Vec<OpenNote>,
     root: &'a Root,
-    plan: &'a Plan<'a>,
+    plan: &'a TreePlan<'a>,
     /// The packages of the files, found when the first one is about to change.
     packages: OnceCell<Packages>,
 }
 
 impl<'a> Ledger<'a> {
-    pub(super) fn new(notes: Vec<OpenNote>, root: &'a Root, plan: &'a Plan<'a>) -> Self {
+    pub(super) fn new(notes: Vec<OpenNote>, root: &'a Root, plan: &'a TreePlan<'a>) -> Self {
         Self { notes, root, plan, packages: OnceCell::new() }
     }
 
@@ -63,7 +63,7 @@ impl<'a> Ledger<'a> {
 }
 
 /// The packages of everything in the given paths: while files change, lists lose those that went.
-fn find_packages(root: &Root, Plan { tree, given, wholes, .. }: &Plan<'_>) -> Packages {
+fn find_packages(root: &Root, TreePlan { tree, given, wholes, .. }: &TreePlan<'_>) -> Packages {
     let links = tree.links.iter().map(|(link, _)| link);
     // Links within the given paths go as well.
     let removed = wholes.iter().flat_map(|whole| &whole.files).map(|removed| &removed.path);

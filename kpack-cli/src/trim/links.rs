@@ -43,7 +43,7 @@ pub(super) fn why_it_stays(
         return Ok(Some(text.to_owned()));
     }
     let directory = |path: &Path| path.parent().map(Path::to_owned).unwrap_or_default();
-    let around = Around { root, link: directory(link), real: directory(real) };
+    let around = LinkEnds { root, link: directory(link), real: directory(real) };
     if let Some(image) = image.elf()
         && let Some(lost) = around.lost_library(image).map_err(failed)?
     {
@@ -54,13 +54,13 @@ pub(super) fn why_it_stays(
 }
 
 /// The directories of a link and of the file that it leads to.
-struct Around<'a> {
+struct LinkEnds<'a> {
     root: &'a Root,
     link: PathBuf,
     real: PathBuf,
 }
 
-impl Around<'_> {
+impl LinkEnds<'_> {
     fn exists(&self, path: &Path) -> bool {
         self.root.inside(path).is_some_and(|inside| self.root.resolve(inside).is_ok())
     }

@@ -46,7 +46,7 @@ pub(super) struct Corrected {
 }
 
 /// A list of installed files.
-struct List {
+struct FileList {
     directory: PathBuf,
     name: OsString,
     /// What names in it are relative to.
@@ -178,7 +178,7 @@ impl Lists<'_> {
     }
 
     /// The lists around the files.
-    fn find(&mut self) -> Vec<List> {
+    fn find(&mut self) -> Vec<FileList> {
         let mut above = BTreeMap::new();
         for (path, fate) in self.files {
             for directory in path.ancestors().skip(1) {
@@ -205,7 +205,7 @@ impl Lists<'_> {
     }
 
     /// The lists of the environment that `prefix` is, if it is one.
-    fn find_in(&mut self, prefix: &Path, is_there: bool) -> Result<Vec<List>, Error> {
+    fn find_in(&mut self, prefix: &Path, is_there: bool) -> Result<Vec<FileList>, Error> {
         let mut is_listed = true;
         let names = match self.places.names(prefix) {
             Ok(Some(names)) => names,
@@ -228,7 +228,7 @@ impl Lists<'_> {
             let names = names_in(&directory)
                 .into_iter()
                 .filter(|name| Path::new(name).extension() == Some("json".as_ref()));
-            found.extend(names.map(|name| List {
+            found.extend(names.map(|name| FileList {
                 directory: directory.clone(),
                 name,
                 base: prefix.to_owned(),
@@ -245,7 +245,7 @@ impl Lists<'_> {
                 .into_iter()
                 .map(PathBuf::from)
                 .filter(|name| name.extension() == Some("dist-info".as_ref()));
-            found.extend(names.map(|name| List {
+            found.extend(names.map(|name| FileList {
                 directory: packages.join(name),
                 name: "RECORD".into(),
                 base: packages.clone(),
@@ -257,7 +257,7 @@ impl Lists<'_> {
     }
 
     /// The file that `name` means in a list. The inner `None` is another file.
-    fn file(&mut self, list: &List, name: &str) -> Option<Option<(PathBuf, Fate)>> {
+    fn file(&mut self, list: &FileList, name: &str) -> Option<Option<(PathBuf, Fate)>> {
         let path = within(&list.prefix, &list.base, Path::new(name))?;
         if let Some(fate) = self.files.get(&path) {
             return Some(Some((path, *fate)));
@@ -282,7 +282,7 @@ impl Lists<'_> {
     }
 
     /// The file that a link leads to.
-    fn linked(&self, list: &List, name: &str) -> Option<(PathBuf, Fate)> {
+    fn linked(&self, list: &FileList, name: &str) -> Option<(PathBuf, Fate)> {
         let link = within(&list.prefix, &list.base, Path::new(name))?;
         let path = self.places.root.resolve(self.places.root.inside(&link)?).ok()?;
         let fate = *self.files.get(&path).filter(|fate| **fate != Fate::Gone)?;
@@ -292,7 +292,7 @@ impl Lists<'_> {
     /// What a list should say of a file, and of which; `None` for a file that kpack has nothing to say of.
     fn fate(
         &mut self,
-        list: &List,
+        list: &FileList,
         name: &str,
         size: Option<u64>,
         is_link: bool,
@@ -312,7 +312,7 @@ impl Lists<'_> {
     }
 
     /// The files that a list names.
-    fn named(&mut self, list: &List) -> Result<BTreeSet<(PathBuf, bool)>, Error> {
+    fn named(&mut self, list: &FileList) -> Result<BTreeSet<(PathBuf, bool)>, Error> {
         let mut named = BTreeSet::new();
         let Some((_, _, bytes)) = self.read(list)? else {
             return Ok(named);
@@ -341,7 +341,7 @@ impl Lists<'_> {
     }
 
     /// The content of a list, its file and its directory; `None` if it is not a regular file.
-    fn read(&self, list: &List) -> Result<Option<(Directory, File, Vec<u8>)>, Error> {
+    fn read(&self, list: &FileList) -> Result<Option<(Directory, File, Vec<u8>)>, Error> {
         let path = list.path();
         let Some(directory) = self.places.open(&list.directory)? else {
             return Ok(None);
@@ -360,7 +360,7 @@ impl Lists<'_> {
     }
 
     /// Corrects a list. Returns what to say.
-    fn update(&mut self, list: &List) -> Result<Vec<Finding>, Error> {
+    fn update(&mut self, list: &FileList) -> Result<Vec<Finding>, Error> {
         let Some((directory, old, bytes)) = self.read(list)? else {
             return Ok(Vec::new());
         };
@@ -396,7 +396,7 @@ impl Lists<'_> {
     }
 }
 
-impl List {
+impl FileList {
     fn path(&self) -> PathBuf {
         self.directory.join(&self.name)
     }

@@ -34,8 +34,8 @@ use apply::Application;
 use held::Held;
 use ledger::Ledger;
 use note::OpenNote;
-use plan::Planner;
-use tree::Tree;
+use plan::TrimPlanner;
+use tree::TrimTree;
 
 pub use explain::explain;
 pub(crate) use explain::{describe, explain_all};
@@ -128,8 +128,8 @@ pub fn trim(options: &Options, progress: &dyn Progress) -> Result<TrimReport, Er
     let (given, held) = Held::open(&root, &paths, !options.dry_run, &|path| progress.waits(path))?;
     let mut notes = OpenNote::all(&held, &given, !options.dry_run)?;
     let databases = DatabaseSelection::new(Known::Auto, options.kernel_files.clone());
-    let mut tree = Tree::read(&root, &given, &databases)?;
-    let planner = Planner { options, root: &root, held: &held, databases: &databases };
+    let mut tree = TrimTree::read(&root, &given, &databases)?;
+    let planner = TrimPlanner { options, root: &root, held: &held, databases: &databases };
     let mut errors = std::mem::take(&mut tree.unread);
     errors.extend(notes.iter_mut().flat_map(|note| std::mem::take(&mut note.unread)));
     let plan = planner.plan(&given, &tree, &notes, &mut errors)?;

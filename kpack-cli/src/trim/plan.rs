@@ -19,10 +19,10 @@ use super::Options;
 use super::held::Held;
 use super::links;
 use super::note::{Goes, OpenNote};
-use super::tree::{Given, Tree};
+use super::tree::{Given, TrimTree};
 
 /// What decides.
-pub(super) struct Planner<'a> {
+pub(super) struct TrimPlanner<'a> {
     pub(super) options: &'a Options,
     pub(super) root: &'a Root,
     pub(super) held: &'a Held,
@@ -32,7 +32,7 @@ pub(super) struct Planner<'a> {
 
 /// A file to look at.
 #[derive(Debug, Clone)]
-pub(super) struct Job {
+pub(super) struct FileJob {
     /// What is read.
     pub(super) from: PathBuf,
     /// All of its names in the given paths; or the link to it that becomes a file of its own.
@@ -50,12 +50,12 @@ pub(super) enum Decision {
     /// It stays as it is, for a reason to tell.
     Stays(Finding),
     /// Some of its code goes.
-    Rewritten(Rewrite),
+    Rewritten(SmallerFile),
 }
 
 /// How a file becomes smaller.
 #[derive(Debug)]
-pub(super) struct Rewrite {
+pub(super) struct SmallerFile {
     pub(super) plan: Box<TrimPlan>,
     /// The symbolic link in whose place the smaller file goes.
     pub(super) link: Option<Identity>,
@@ -63,12 +63,12 @@ pub(super) struct Rewrite {
 
 /// What a run does, decided before it changes anything; but how a file becomes smaller, which may take a scratch file, is
 /// decided shortly before that.
-pub(super) struct Plan<'a> {
+pub(super) struct TreePlan<'a> {
     pub(super) given: &'a [Given],
-    pub(super) tree: &'a Tree,
+    pub(super) tree: &'a TrimTree,
     pub(super) wholes: Vec<Whole<'a>>,
     /// The files to look at.
-    pub(super) jobs: Vec<Job>,
+    pub(super) jobs: Vec<FileJob>,
     /// Files of databases that stay as a whole. It is said once.
     pub(super) left: BTreeSet<PathBuf>,
     /// The names of each file that an earlier run may have changed before it was killed.
@@ -81,7 +81,7 @@ pub(super) struct Plan<'a> {
 #[derive(Debug)]
 pub(super) struct Whole<'a> {
     pub(super) given: &'a Given,
-    pub(super) files: Vec<Removed>,
+    pub(super) files: Vec<RemovedFile>,
     /// Directories to remove if they are empty then, each before those in it.
     pub(super) directories: Vec<PathBuf>,
     pub(super) manifests: Vec<NewManifest>,
@@ -89,7 +89,7 @@ pub(super) struct Whole<'a> {
 
 /// A file or symbolic link that goes.
 #[derive(Debug)]
-pub(super) struct Removed {
+pub(super) struct RemovedFile {
     pub(super) path: PathBuf,
     pub(super) target: TargetId,
     pub(super) identity: Identity,
@@ -105,9 +105,9 @@ pub(super) struct NewManifest {
     pub(super) bytes: Vec<u8>,
 }
 
-impl Job {
+impl FileJob {
     /// The files of a tree, but for what is `removed`, and the links that lead out of it.
-    pub(super) fn all(tree: &Tree, removed: &HashSet<&Path>) -> Vec<Self> {
+    pub(super) fn all(tree: &TrimTree, removed: &HashSet<&Path>) -> Vec<Self> {
         let files = tree.files.iter().filter_map(|names| {
             let left = names.iter().filter(|name| !removed.contains(name.as_path()));
             let names = Vec::from_iter(left.cloned());
@@ -121,18 +121,18 @@ impl Job {
         files.chain(links).collect()
     }
 
-    pub(super) fn goes(&self, rewrite: &Rewrite) -> Goes<'_> {
+    pub(super) fn goes(&self, rewrite: &SmallerFile) -> Goes<'_> {
         let targets = rewrite.plan.goes().into_keys().collect();
         Goes { names: &self.names, targets, stays: true }
     }
 }
 
-impl Planner<'_> {
+impl TrimPlanner<'_> {
     /// Decides what becomes of a file.
     ///
     /// # Errors
     /// [`Error::Io`]; [`Error::Changed`], and [`Error::Refused`] if it is not in its directory any more.
-    pub(super) fn file(&self, job: &Job) -> Result<Decision, Error> {
+    pub(super) fn file(&self, job: &FileJob) -> Result<Decision, Error> {
         until_unchanged(|| self.file_once(job)).map_err(|error| match error {
             // Only the link says why that file was read.
             Error::Io { path, action, source, .. } if job.is_link && path == job.from => {
@@ -142,7 +142,7 @@ impl Planner<'_> {
         })
     }
 
-    fn file_once(&self, job: &Job) -> Result<Decision, Error> {
+    fn file_once(&self, job: &FileJob) -> Result<Decision, Error> {
         let spot = self.held.find(&job.names[0])?;
         let (file, link) = if job.is_link {
             let link = spot.identity()?;
@@ -162,7 +162,7 @@ impl Planner<'_> {
         Ok(match or_refused(trim::plan(&job.from, file, &self.options.keep, scratch))? {
             Ok(Trim::Planned(plan)) => match self.stays_a_link(job, &plan, again.as_ref())? {
                 Some(finding) => Decision::Stays(finding),
-                None => Decision::Rewritten(Rewrite { plan, link }),
+                None => Decision::Rewritten(SmallerFile { plan, link }),
             },
             Ok(Trim::Done) if !job.is_link => Decision::Complete,
             Ok(Trim::Nothing | Trim::Done) => Decision::Nothing,
@@ -178,7 +178,7 @@ impl Planner<'_> {
     /// Why a link to a file outside stays a link, if it does. That `file` is the planned one; there is none for what is no link.
     fn stays_a_link(
         &self,
-        job: &Job,
+        job: &FileJob,
         plan: &TrimPlan,
         file: Option<&File>,
     ) -> Result<Option<Finding>, Error> {
@@ -200,7 +200,7 @@ impl Planner<'_> {
     }
 
     /// Fails if a link leads to another file by now.
-    fn check_link(&self, job: &Job) -> Result<(), Error> {
+    fn check_link(&self, job: &FileJob) -> Result<(), Error> {
         let link = &job.names[0];
         let real = self.root.inside(link).and_then(|inside| self.root.resolve(inside).ok());
         if real.as_ref() == Some(&job.from) { Ok(()) } else { Err(Error::changed(link)) }
@@ -214,10 +214,10 @@ impl Planner<'_> {
     pub(super) fn plan<'p>(
         &self,
         given: &'p [Given],
-        tree: &'p Tree,
+        tree: &'p TrimTree,
         notes: &[OpenNote],
         errors: &mut Vec<Error>,
-    ) -> Result<Plan<'p>, Error> {
+    ) -> Result<TreePlan<'p>, Error> {
         let (mut wholes, mut left, mut findings) = (Vec::new(), BTreeSet::new(), Vec::new());
         for (given, inventory) in given.iter().zip(&tree.inventories) {
             let real = |path: &Path| self.root.follow(path);
@@ -231,9 +231,9 @@ impl Planner<'_> {
             errors.append(&mut removal.unread);
         }
         let removed = wholes.iter().flat_map(|whole| &whole.files);
-        let jobs = Job::all(tree, &removed.map(|removed| &*removed.path).collect());
+        let jobs = FileJob::all(tree, &removed.map(|removed| &*removed.path).collect());
         let unfinished = unfinished(tree, notes);
-        Ok(Plan { given, tree, wholes, jobs, left, unfinished, findings })
+        Ok(TreePlan { given, tree, wholes, jobs, left, unfinished, findings })
     }
 
     /// What goes as a whole from a given path. Adds to the removal what else there is to say.
@@ -251,7 +251,7 @@ impl Planner<'_> {
         Ok(whole)
     }
 
-    fn removed(&self, going: &Going) -> Result<Removed, Error> {
+    fn removed(&self, going: &Going) -> Result<RemovedFile, Error> {
         let spot = self.held.find(&going.path)?;
         let identity = spot.identity()?;
         // Somebody else's file may be there by now, which nobody has read.
@@ -263,7 +263,7 @@ impl Planner<'_> {
             return Err(Error::changed(&going.path));
         }
         let size = going.identity.map_or(0, |read| read.size());
-        Ok(Removed { path: going.path.clone(), target: going.target.clone(), identity, size })
+        Ok(RemovedFile { path: going.path.clone(), target: going.target.clone(), identity, size })
     }
 
     /// What becomes of a manifest without the archives that are `gone`; `None` if it lists none of them.
@@ -277,7 +277,7 @@ impl Planner<'_> {
 }
 
 /// The names of each file in the given paths that an earlier run may have changed before it was killed.
-fn unfinished(tree: &Tree, notes: &[OpenNote]) -> Vec<Vec<PathBuf>> {
+fn unfinished(tree: &TrimTree, notes: &[OpenNote]) -> Vec<Vec<PathBuf>> {
     let mut unfinished = Vec::from_iter(notes.iter().flat_map(OpenNote::unfinished));
     if !unfinished.is_empty() {
         let there = HashSet::<&PathBuf>::from_iter(tree.files.iter().flatten());

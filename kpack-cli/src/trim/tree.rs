@@ -10,7 +10,7 @@ use kpack_tree::{DatabaseSelection, Node, Only, Parsed, Walk};
 
 /// The files and links in some paths.
 #[derive(Debug, Default)]
-pub(super) struct Tree {
+pub(super) struct TrimTree {
     /// What each given path has: nothing, if it is a file.
     pub(super) inventories: Vec<kpack_tree::Tree>,
     /// The names of each file, in order.
@@ -57,7 +57,7 @@ impl Given {
     }
 }
 
-impl Tree {
+impl TrimTree {
     /// Reads what is in the given paths, with kernel files of these `databases`.
     ///
     /// # Errors

@@ -6,7 +6,7 @@ use std::process::Command;
 
 use crate::verified::assert_holds_against;
 use kpack_artifact::verify::{self, verify};
-use kpack_cli::inspect::CodeObjects;
+use kpack_cli::inspect::SelectedCodeObjects;
 use kpack_format::archive::{Encoder, Scheme};
 use kpack_format::digest::blake3;
 use kpack_split::install::{InstallOptions, install};
@@ -161,7 +161,7 @@ fn only_code_objects_of_compressed_bundles_take_scratch_files() {
         let path = tree.path("lib/libvec.so");
         let library = FatLibrary::new().wrapper(storage, [("gfx1100", code)]);
         library.build(&path).unwrap();
-        let found = CodeObjects::find(&path, None, None).unwrap();
+        let found = SelectedCodeObjects::find(&path, None, None).unwrap();
         assert_eq!((found.size(), found.scratch_size()), (size as u64, scratch));
     }
 }

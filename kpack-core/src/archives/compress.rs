@@ -13,7 +13,7 @@ use kpack_format::digest::Blake3;
 use kpack_format::names::{Group, KernelName};
 
 use super::budget::{Budget, Permit};
-use super::content::{Code, Failure, Stored};
+use super::content::{EncodeFailure, Stored, UncompressedCode};
 use super::debug_info::{DebugFiles, DebugTotals, treat};
 use super::device_code::PackedCode;
 use super::storage::Storage;
@@ -63,7 +63,7 @@ struct Job<'a> {
     target: TargetId,
     /// If it cannot be told from the target.
     entry_id: Option<String>,
-    content: Code,
+    content: UncompressedCode,
     _permit: Permit<'a>,
 }
 
@@ -238,8 +238,8 @@ impl Run<'_> {
         let is_sample = number % SAMPLED == 0 && !job.target.is_spirv();
         let stored =
             self.encode(&job.content, checksum, is_sample).map_err(|failure| match failure {
-                Failure::Archive(error) => Error::archive(path, "compress", error),
-                Failure::Scratch(error) => error,
+                EncodeFailure::Archive(error) => Error::archive(path, "compress", error),
+                EncodeFailure::Scratch(error) => error,
             })?;
         lock(&self.claimed).insert((job.target.clone(), stored.checksum()));
         let addition =
@@ -262,10 +262,10 @@ impl Run<'_> {
 
     fn encode(
         &self,
-        content: &Code,
+        content: &UncompressedCode,
         checksum: Option<Blake3>,
         is_sample: bool,
-    ) -> Result<Stored, Failure> {
+    ) -> Result<Stored, EncodeFailure> {
         let Compression { ref storage, scratch, .. } = *self.compression;
         let idle = lock(&self.encoders).pop();
         let new = || Encoder::new(storage.scheme, storage.level);

@@ -30,7 +30,7 @@ const SAMPLE: u64 = 512 << 10;
 
 /// An uncompressed code object.
 #[derive(Clone)]
-pub enum Code {
+pub enum UncompressedCode {
     /// In memory.
     Held(Vec<u8>),
     /// In a file.
@@ -63,7 +63,7 @@ pub(super) enum Stored {
     Large { frame: FileRange, checksum: Blake3, original_size: u64 },
 }
 
-impl Code {
+impl UncompressedCode {
     /// Reads a code object. A large one stays in `bundle`, the file and the offset of its bundle; one of a
     /// compressed bundle goes into a file in the directory `scratch`. `failed` adds the location to an error.
     ///
@@ -237,7 +237,7 @@ impl Code {
         encoder: &mut Encoder,
         checksum: Option<Blake3>,
         scratch: &Path,
-    ) -> Result<Stored, Failure> {
+    ) -> Result<Stored, EncodeFailure> {
         let large = match self {
             Self::Held(bytes) => {
                 let checksum = checksum.unwrap_or_else(|| blake3(bytes));
@@ -260,7 +260,7 @@ impl Code {
                 checksum: checksum.unwrap_or_else(|| hasher.finish()),
             }));
         }
-        let mut file = scratch_file(scratch).map_err(Failure::Scratch)?;
+        let mut file = scratch_file(scratch).map_err(EncodeFailure::Scratch)?;
         encoder.encode_stream(&mut source, original_size, &mut file)?;
         let size = file.stream_position().map_err(ArchiveError::Io)?;
         Ok(Stored::Large {
@@ -374,12 +374,12 @@ impl Stored {
 }
 
 /// Why a code object was not compressed.
-pub(super) enum Failure {
+pub(super) enum EncodeFailure {
     Archive(ArchiveError),
     Scratch(Error),
 }
 
-impl From<ArchiveError> for Failure {
+impl From<ArchiveError> for EncodeFailure {
     fn from(error: ArchiveError) -> Self {
         Self::Archive(error)
     }
@@ -401,8 +401,11 @@ mod tests {
         let known = [1; 32];
         for (size, checksum) in [(1000, None), (1000, Some(known))] {
             file.set_len(size).unwrap();
-            let large =
-                Code::Large(FileRange { file: Arc::clone(&file), range: 0..size, checksum });
+            let large = UncompressedCode::Large(FileRange {
+                file: Arc::clone(&file),
+                range: 0..size,
+                checksum,
+            });
             let mut encoder = Encoder::new(Scheme::None, 3).unwrap();
             for known in [checksum, Some(known)] {
                 let stored = large.encode(&mut encoder, known, scratch.path());

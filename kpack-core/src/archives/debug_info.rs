@@ -9,7 +9,7 @@ use std::sync::{Mutex, PoisonError};
 use kpack_format::archive::{ArchiveWriter, Encoder};
 use kpack_format::digest::{Blake3, hex};
 
-use super::content::{Code, Failure};
+use super::content::{EncodeFailure, UncompressedCode};
 use super::debug_sections::build_id;
 use super::storage::{DebugInfo, Storage};
 use crate::parallel::lock;
@@ -68,7 +68,7 @@ impl DebugTotals {
     }
 
     /// Adds a sample: a code object, and its stored size.
-    pub(super) fn sample(&self, content: &Code, stored: u64, encoder: &mut Encoder) {
+    pub(super) fn sample(&self, content: &UncompressedCode, stored: u64, encoder: &mut Encoder) {
         if let Ok(debug) = content.stored_debug(encoder) {
             Self::add(&self.sampled[0], stored);
             Self::add(&self.sampled[1], debug.min(stored));
@@ -165,15 +165,15 @@ impl Treatment<'_> {
         path: &Path,
     ) -> Result<(), Error> {
         let Storage { scheme, level, debug, .. } = self.storage;
-        let content = Code::Held(code_object);
+        let content = UncompressedCode::Held(code_object);
         let (content, treated) = treat(content, (debug, self.debug_files), path, self.scratch)?;
         self.totals.count(treated);
         let failed = |error| Error::archive(path, "merge", error);
         let mut encoder = Encoder::new(*scheme, *level).map_err(failed)?;
         let stored =
             content.encode(&mut encoder, None, self.scratch).map_err(|failure| match failure {
-                Failure::Archive(error) => failed(error),
-                Failure::Scratch(error) => error,
+                EncodeFailure::Archive(error) => failed(error),
+                EncodeFailure::Scratch(error) => error,
             })?;
         for kernel in kernels {
             stored.add_to(archive, kernel).map_err(failed)?;
@@ -203,11 +203,11 @@ enum Kept {
 
 /// Removes the debug sections of a code object of the file at `path`, if that is asked for.
 pub(super) fn treat(
-    content: Code,
+    content: UncompressedCode,
     (debug, files): (&DebugInfo, &DebugFiles),
     path: &Path,
     scratch: &Path,
-) -> Result<(Code, Treated), Error> {
+) -> Result<(UncompressedCode, Treated), Error> {
     let size = content.size();
     let mut treated = Treated { before: size, after: size, kept: None };
     if *debug == DebugInfo::Keep {
@@ -241,11 +241,11 @@ pub struct DebugFiles {
     /// Where they are written; nowhere if another run writes them.
     directory: Option<PathBuf>,
     flushes: bool,
-    files: Mutex<Files>,
+    files: Mutex<DebugFileIndex>,
 }
 
 #[derive(Debug, Default)]
-struct Files {
+struct DebugFileIndex {
     /// The code objects, by build ID.
     known: HashMap<Vec<u8>, Blake3>,
     /// Whether leftovers of interrupted runs are gone.
@@ -278,7 +278,7 @@ impl DebugFiles {
     }
 
     /// Adds a code object of the file at `path`, unless its debug file is there.
-    fn add(&self, content: &Code, id: Vec<u8>, path: &Path) -> Result<(), Error> {
+    fn add(&self, content: &UncompressedCode, id: Vec<u8>, path: &Path) -> Result<(), Error> {
         let Some(directory) = &self.directory else {
             return Ok(());
         };

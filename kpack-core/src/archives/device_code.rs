@@ -11,7 +11,7 @@ use kpack_format::TargetId;
 use kpack_format::offload_bundle::{Bundle, Entry, EntryId};
 
 use super::budget::Budget;
-use super::content::{Code, LARGE_CODE_OBJECT};
+use super::content::{LARGE_CODE_OBJECT, UncompressedCode};
 use super::spirv::Spirv;
 use crate::Error;
 use crate::elf;
@@ -217,7 +217,7 @@ impl PackedCode {
         wanted: &'a (dyn Fn(&TargetId) -> bool + Sync),
         scratch: &'a Path,
         budget: &'a Budget,
-    ) -> impl Iterator<Item = Result<CodeObject<'a>, Error>> + Send + 'a {
+    ) -> impl Iterator<Item = Result<WrapperCode<'a>, Error>> + Send + 'a {
         let (file, failed) = match self.open() {
             Ok(file) => (Some(Arc::new(file)), None),
             Err(error) => (None, Some(Err(error))),
@@ -256,7 +256,7 @@ impl PackedCode {
         wanted: &'a (dyn Fn(&TargetId) -> bool + Sync),
         scratch: &'a Path,
         budget: &'a Budget,
-    ) -> Result<impl Iterator<Item = Result<CodeObject<'a>, Error>> + Send + 'a, Error> {
+    ) -> Result<impl Iterator<Item = Result<WrapperCode<'a>, Error>> + Send + 'a, Error> {
         let wrapper = located.wrappers.first().copied().unwrap_or_default();
         let failed = move |error| files::wrapper_error(&self.path, wrapper, located.offset, error);
         // Meanwhile, other threads read its large code objects.
@@ -277,7 +277,7 @@ impl PackedCode {
             let mut ids = entry.ids().to_vec();
             let is_in_place = located.bundle.format.is_in_place();
             let in_place = is_in_place.then_some((&file, located.offset));
-            let content = Code::read(entry, in_place, scratch, &failed)?;
+            let content = UncompressedCode::read(entry, in_place, scratch, &failed)?;
             let last = ids.pop();
             for id in ids {
                 same.push((&*located.wrappers, id, content.clone()));
@@ -296,4 +296,4 @@ impl PackedCode {
 }
 
 /// A code object, with the indices of its wrappers and the ID of its entry.
-pub(super) type CodeObject<'a> = (&'a [u32], EntryId, Code);
+pub(super) type WrapperCode<'a> = (&'a [u32], EntryId, UncompressedCode);

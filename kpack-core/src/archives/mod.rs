@@ -14,7 +14,7 @@ pub mod variants;
 
 pub use budget::{Budget, Permit};
 pub use compress::{Compressed, Compression, compress};
-pub use content::{Code, LARGE_CODE_OBJECT};
+pub use content::{LARGE_CODE_OBJECT, UncompressedCode};
 pub use debug_info::{DebugFiles, DebugTotals, Treatment, debug_advice};
 pub use device_code::{KeptBundle, PackedCode};
 pub use spirv::Spirv;

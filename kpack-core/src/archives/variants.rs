@@ -13,7 +13,7 @@ use crate::words::{counted, list};
 use crate::{Error, Finding, Severity, ids};
 
 /// A module's archives, by target.
-type Archives = BTreeMap<TargetId, ArchiveWriter<File>>;
+type TargetArchives = BTreeMap<TargetId, ArchiveWriter<File>>;
 
 /// The names of kernels, by target.
 pub type Kernels = BTreeMap<TargetId, BTreeSet<String>>;
@@ -27,7 +27,7 @@ pub fn less_specific(target: &TargetId) -> impl Iterator<Item = TargetId> + use<
 ///
 /// # Errors
 /// [`Error::Io`] for their scratch files in the directory `scratch`.
-pub fn complete(archives: &mut Archives, scratch: &Path) -> Result<(), Error> {
+pub fn complete(archives: &mut TargetArchives, scratch: &Path) -> Result<(), Error> {
     for target in Vec::from_iter(archives.keys().cloned()) {
         let Some(mut variant) = archives.remove(&target) else {
             continue;
@@ -47,7 +47,7 @@ pub fn complete(archives: &mut Archives, scratch: &Path) -> Result<(), Error> {
 /// that lacks it. `others` are the kernels of the module's other binaries, in archives that exist. `path` is that of a
 /// binary, by its name in the prefix.
 pub fn warnings(
-    archives: &Archives,
+    archives: &TargetArchives,
     others: &Kernels,
     path: impl Fn(&str) -> PathBuf,
 ) -> Vec<Finding> {

@@ -639,14 +639,6 @@ fn check_kind(path: &Path, there: Kind, new: Kind) -> Result<(), Error> {
     Err(Error::rejected(ids::OUTPUT_IN_THE_WAY, path, reason))
 }
 
-/// Creates the directory `path` and its parents.
-pub fn make_directories(path: &Path) -> Result<(), Error> {
-    let mut made = CreatedDirectories::default();
-    Directory::make(path, &mut made)?;
-    made.keep();
-    Ok(())
-}
-
 /// The names in a relative path. Anything else in it would lead out of the directory.
 fn names(relative: &Path) -> impl Iterator<Item = Result<&OsStr, Error>> {
     relative.components().filter_map(move |part| match part {
@@ -734,7 +726,9 @@ mod tests {
         assert!(!absolute.exists());
         assert_eq!(opened.names().unwrap(), Vec::<OsString>::new());
         // People may write such paths, though.
-        make_directories(&root.join("a/../b/./c")).unwrap();
+        let mut made = CreatedDirectories::default();
+        Directory::make(&root.join("a/../b/./c"), &mut made).unwrap();
+        made.keep();
         assert!(root.join("a").is_dir() && root.join("b/c").is_dir());
     }
 
@@ -744,7 +738,8 @@ mod tests {
         let link = directory.path().join("link");
         std::os::unix::fs::symlink("nowhere", &link).unwrap();
         for path in [link.clone(), link.join("a/b")] {
-            let error = make_directories(&path).unwrap_err().to_string();
+            let made = Directory::make(&path, &mut CreatedDirectories::default());
+            let error = made.unwrap_err().to_string();
             let expected = format!("{}: a dangling symbolic link; create", link.display());
             assert!(error.starts_with(&expected), "{error}");
         }

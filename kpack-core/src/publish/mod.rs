@@ -19,7 +19,7 @@ mod tree;
 mod tree_lock;
 
 pub use batch::Batch;
-pub use directory::{CreatedDirectories, Directory, make_directories};
+pub use directory::{CreatedDirectories, Directory};
 #[cfg(windows)]
 pub(crate) use hidden_name::numbered;
 pub use hidden_name::{hidden, is_leftover, is_own, stem_of};
@@ -38,5 +38,5 @@ pub use sparse::{begin_flush, copy_range, write_at};
 pub use stage::Stage;
 pub use staged_file::StagedFile;
 pub use transaction::{Transaction, replace};
-pub use tree::Listing;
+pub use tree::DirectoryListing;
 pub use tree_lock::TreeLock;

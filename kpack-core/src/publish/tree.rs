@@ -13,7 +13,7 @@ use crate::platform::Kind;
 /// What is in a directory, by relative path.
 #[derive(Debug, Default)]
 #[non_exhaustive]
-pub struct Listing {
+pub struct DirectoryListing {
     /// All entries but directories, and whether each is a symbolic link.
     pub files: BTreeMap<PathBuf, bool>,
     /// The directories.
@@ -25,12 +25,12 @@ impl Directory {
     ///
     /// # Errors
     /// [`Error::Io`].
-    pub fn walk(&self) -> Result<Listing, Error> {
+    pub fn walk(&self) -> Result<DirectoryListing, Error> {
         let mut files = BTreeMap::new();
         let directories = self.walk_with(&mut |at, name, kind| {
             files.insert(at.join(name), kind == Kind::Symlink);
         })?;
-        Ok(Listing { files, directories })
+        Ok(DirectoryListing { files, directories })
     }
 
     /// The directories below it, by relative path. Links are not followed.

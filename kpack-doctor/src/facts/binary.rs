@@ -16,7 +16,7 @@ use kpack_split::join;
 use kpack_tree::databases::{self, Database, InstalledDatabase};
 use object::elf;
 
-use super::code::Code;
+use super::code::CodeForGpu;
 use super::machine::{Machine, Reader};
 use super::process::real;
 use super::rocm_loader::RocmLoader;
@@ -38,7 +38,7 @@ pub(crate) struct Binary {
     /// What it is.
     pub(crate) form: Form,
     /// Whether there is code for each GPU.
-    pub(crate) code: Vec<(TargetId, Code)>,
+    pub(crate) code: Vec<(TargetId, CodeForGpu)>,
     /// Its archives, and where others would be.
     pub(crate) archives: Vec<PathBuf>,
     /// What led to archives, apart from the ordinary way, for the end of a message.
@@ -131,7 +131,7 @@ impl Binary {
             Err(Error::Io { path, source, .. }) if source.kind() == ErrorKind::PermissionDenied => {
                 let text = format!("this user may not read {}", path.display());
                 let advice = "let this user read it, or install it again";
-                let fault = Code::Fault(ids::DAMAGED_ARCHIVE, text, advice.to_owned());
+                let fault = CodeForGpu::Fault(ids::DAMAGED_ARCHIVE, text, advice.to_owned());
                 let gpus = reader.machine.gpus().iter().cloned();
                 let code = gpus.map(|gpu| (gpu, fault.clone())).collect();
                 (Form::Split, code, None, Vec::new(), String::new())
@@ -212,14 +212,14 @@ impl Binary {
 
 /// What a binary is, whether there is code for each GPU, its path in the install prefix, where archives are or would be,
 /// and what led to them.
-type Found = (Form, Vec<(TargetId, Code)>, Option<String>, Vec<PathBuf>, String);
+type DeviceCodeFacts = (Form, Vec<(TargetId, CodeForGpu)>, Option<String>, Vec<PathBuf>, String);
 
 impl Form {
     fn of(
         linked: &LinkedBinary,
         reader: &Reader,
         hip: Option<&HipRuntime>,
-    ) -> Result<Option<Found>, Error> {
+    ) -> Result<Option<DeviceCodeFacts>, Error> {
         let fat = match &linked.code {
             DeviceCode::None(_) => return Ok(None),
             DeviceCode::Split(_) => return split(linked, reader, hip).map(Some),
@@ -230,9 +230,9 @@ impl Form {
         let may_run = |gpu: &TargetId, target: &String| target == SPIRV || gpu.may_run(target);
         let code_for = |gpu: &TargetId| {
             if targets.iter().any(|target| may_run(gpu, target)) {
-                Code::Here
+                CodeForGpu::Here
             } else {
-                Code::Nowhere(targets.clone())
+                CodeForGpu::Nowhere(targets.clone())
             }
         };
         let gpus = reader.machine.gpus().iter();
@@ -244,16 +244,20 @@ impl Form {
     }
 }
 
-fn split(linked: &LinkedBinary, reader: &Reader, hip: Option<&HipRuntime>) -> Result<Found, Error> {
+fn split(
+    linked: &LinkedBinary,
+    reader: &Reader,
+    hip: Option<&HipRuntime>,
+) -> Result<DeviceCodeFacts, Error> {
     let groups = linked.markers()?;
     let loaded_as = linked.loaded_as();
     let (mut kpacks, mut archives) = (Vec::new(), Vec::new());
-    let mut code: Vec<(TargetId, Code)> = reader
+    let mut code: Vec<(TargetId, CodeForGpu)> = reader
         .machine
         .gpus()
         .iter()
         .cloned()
-        .map(|gpu| (gpu, Code::Nowhere(BTreeSet::new())))
+        .map(|gpu| (gpu, CodeForGpu::Nowhere(BTreeSet::new())))
         .collect();
     for group in &groups {
         let Some(name) = &group.marker.kernel_name else {
@@ -272,15 +276,15 @@ fn split(linked: &LinkedBinary, reader: &Reader, hip: Option<&HipRuntime>) -> Re
             _ => None,
         };
         for (gpu, known) in &mut code {
-            let mut found = Code::of(group, &resolver, gpu)?;
+            let mut found = CodeForGpu::of(group, &resolver, gpu)?;
             // Only this variable replaces what the marker leads to.
-            if found != Code::Here
+            if found != CodeForGpu::Here
                 && !reader.machine.environment.path.is_empty()
-                && Code::of(group, &open(&Lookup::default())?, gpu)? == Code::Here
+                && CodeForGpu::of(group, &open(&Lookup::default())?, gpu)? == CodeForGpu::Here
             {
-                found = Code::replaced(gpu);
+                found = CodeForGpu::replaced(gpu);
             }
-            if let (Code::Here, Some(rocm)) = (&found, &rocm)
+            if let (CodeForGpu::Here, Some(rocm)) = (&found, &rocm)
                 && let Some(worse) = rocm.judge(group, gpu, &resolver)
             {
                 found = worse;

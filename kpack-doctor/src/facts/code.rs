@@ -10,7 +10,7 @@ use kpack_split::input::{MarkerGroup, Obstacle, Resolver};
 
 /// Whether a binary has code for a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Code {
+pub(crate) enum CodeForGpu {
     /// It has.
     Here,
     /// It has, but whether this version of ROCm's loader finds it is unknown: why, and what to do.
@@ -24,7 +24,7 @@ pub(crate) enum Code {
     Unlisted(BTreeSet<String>, Vec<PathBuf>),
 }
 
-impl Code {
+impl CodeForGpu {
     /// Whether there is code, even if some version of ROCm's loader does not find it.
     pub(crate) fn is_here(&self) -> bool {
         matches!(self, Self::Here | Self::Doubtful(..))

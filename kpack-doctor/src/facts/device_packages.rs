@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use super::binary::Binary;
 use super::process::Process;
 use super::restore::Restorer;
-use crate::packages::{Packages, Wanted};
+use crate::packages::{Packages, WantedFiles};
 use crate::root::Root;
 
 /// What the examined binaries have to do with packages.
@@ -30,7 +30,7 @@ impl DevicePackages {
             binaries.iter().flat_map(|path| path.ancestors().skip(1)).collect();
         // The directories `.kpack` beside and above the binaries.
         let places = prefixes.iter().map(|directory| directory.join(".kpack")).collect();
-        let wanted = &Wanted::new(binaries, places);
+        let wanted = &WantedFiles::new(binaries, places);
         let mut packages = Packages::of_system(root, wanted);
         packages.add_conda(prefixes, root, wanted);
         let files = packages.all.iter().flat_map(|package| &package.files);

@@ -27,7 +27,7 @@ use kpack_split::input::{self, binary_error, or_refused};
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum Loading {
     /// The libraries, in the order of the search for symbols.
-    Listed(Vec<Library>),
+    Listed(Vec<LoadedLibrary>),
     /// The dynamic linker cannot load the file, for this reason.
     Fails(String),
     /// Which ones is unknown, for this reason.
@@ -36,14 +36,14 @@ pub(crate) enum Loading {
 
 /// A library that a file would be loaded with.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct Library {
+pub(crate) struct LoadedLibrary {
     /// The name that it was asked for.
     pub(crate) name: OsString,
     /// Where it is; `None` if it was not found.
     pub(crate) path: Option<PathBuf>,
 }
 
-impl Library {
+impl LoadedLibrary {
     /// One that is asked for by its path.
     pub(crate) fn at(path: &Path) -> Self {
         Self { name: path.into(), path: Some(path.to_owned()) }
@@ -270,7 +270,7 @@ struct Search {
     objects: Vec<Object>,
     /// The object for each requested name and SONAME; `None` if it was not found.
     names: HashMap<Vec<u8>, Option<usize>>,
-    listed: Vec<Library>,
+    listed: Vec<LoadedLibrary>,
     /// `LD_LIBRARY_PATH`.
     library_path: Vec<PathBuf>,
     cache: &'static HashMap<Vec<u8>, PathBuf>,
@@ -338,7 +338,7 @@ impl Search {
             objects.position(|object| object.file.id == file.id)
         });
         if known.is_none() {
-            self.listed.push(Library {
+            self.listed.push(LoadedLibrary {
                 name: OsString::from_vec(name.clone()),
                 path: found.as_ref().map(|(path, _)| path.clone()),
             });

@@ -35,7 +35,7 @@ pub(crate) struct PythonEnvironment {
 
 /// The files of one distribution that matter.
 #[derive(Default)]
-struct Files {
+struct DistributionFiles {
     binaries: Vec<LinkedBinary>,
     damaged: Vec<(PathBuf, String)>,
     runtimes: Vec<PathBuf>,
@@ -61,13 +61,17 @@ impl PythonEnvironment {
             match distribution.files() {
                 // Packages of distributions have no RECORD.
                 Ok(Some(files)) => {
-                    Files::read(files.into_iter().map(|file| (file.path, file.size)))
+                    DistributionFiles::read(files.into_iter().map(|file| (file.path, file.size)))
                 }
-                Ok(None) => Files { is_unlisted: true, ..Files::default() },
+                Ok(None) => DistributionFiles { is_unlisted: true, ..DistributionFiles::default() },
                 Err(error) => {
                     let (id, text) = (error.id(), error.to_string());
                     let finding = Finding::general(Severity::Warning, id, text);
-                    Files { findings: vec![finding], is_unlisted: true, ..Files::default() }
+                    DistributionFiles {
+                        findings: vec![finding],
+                        is_unlisted: true,
+                        ..DistributionFiles::default()
+                    }
                 }
             }
         });
@@ -171,7 +175,7 @@ impl PythonEnvironment {
                 }
             }
         }
-        let files = Files::read(found.into_iter());
+        let files = DistributionFiles::read(found.into_iter());
         self.findings.extend(files.findings);
         for (path, why) in files.damaged {
             if is_wanted(&path) {
@@ -204,7 +208,7 @@ impl PythonEnvironment {
     }
 }
 
-impl Files {
+impl DistributionFiles {
     /// Reads the files at these paths, whose sizes RECORD may have.
     fn read(files: impl Iterator<Item = (PathBuf, Option<u64>)>) -> Self {
         let mut read = Self::default();

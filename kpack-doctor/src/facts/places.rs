@@ -46,10 +46,10 @@ fn installed() -> Vec<PathBuf> {
 
 /// The Python environments that the user is likely to mean, the likeliest first.
 pub(crate) fn environments() -> Vec<PathBuf> {
-    let added = variable("PYTHONPATH").unwrap_or_default();
+    let python_path = variable("PYTHONPATH").unwrap_or_default();
     // Most of its directories are those of sources.
     let has_packages = |path: &PathBuf| path.is_absolute() && Environment::read(path).is_some();
-    let added = Vec::from_iter(env::split_paths(&added).filter(has_packages));
+    let added = Vec::from_iter(env::split_paths(&python_path).filter(has_packages));
     let active = ["VIRTUAL_ENV", "CONDA_PREFIX"].into_iter().filter_map(variable);
     added.into_iter().chain(active).chain(nearest_environment()).chain(of_user()).collect()
 }

@@ -11,9 +11,9 @@ use kpack_wheel::Environment;
 
 use super::machine::Machine;
 use super::process::Process;
-use crate::history::{History, Removed, Subject};
+use crate::history::{History, RemovedCode, Subject};
 use crate::installer::{Installer, again_from_elsewhere};
-use crate::packages::{self, Origin, Package, PackageManager, Packages, Wanted};
+use crate::packages::{self, Origin, Package, PackageManager, Packages, WantedFiles};
 use crate::remedy::Remedy;
 use crate::root::Root;
 
@@ -121,7 +121,7 @@ impl<'r> Restorer<'r> {
         &mut self,
         subject: Subject<'_>,
         is_wanted: &dyn Fn(&TargetId, Delivery) -> bool,
-    ) -> Result<Option<Removed>, Error> {
+    ) -> Result<Option<RemovedCode>, Error> {
         let (root, state) = (self.root, &mut self.state);
         let mut is_installed =
             |origin: &Origin, path: &Path| state.is_installed(root, origin, path);
@@ -135,7 +135,7 @@ impl<'r> Restorer<'r> {
     }
 
     /// How to bring all of this back: one command for the packages of each manager, since code loads only with all of them.
-    pub(crate) fn restore(&mut self, all: &[Removed]) -> Vec<Lost> {
+    pub(crate) fn restore(&mut self, all: &[RemovedCode]) -> Vec<Lost> {
         let origins = || all.iter().flat_map(|removed| &removed.origins);
         let mut names: BTreeMap<PathBuf, BTreeSet<&str>> = BTreeMap::new();
         let mut system: BTreeSet<&Path> = BTreeSet::new();
@@ -179,7 +179,7 @@ impl<'r> Restorer<'r> {
         all.iter().map(|removed| self.lost(removed, &ways)).collect()
     }
 
-    fn lost(&self, removed: &Removed, ways: &Ways<'_>) -> Lost {
+    fn lost(&self, removed: &RemovedCode, ways: &Ways<'_>) -> Lost {
         let (mut remedies, mut others) = (Vec::new(), BTreeSet::new());
         for (origin, path) in &removed.origins {
             let Some(origin) = origin else {
@@ -263,7 +263,7 @@ fn untold(error: &Error) -> String {
 
 /// The packages of dpkg and RPM that list any of these files and directories, each with those that it lists.
 fn listing(root: &Root, paths: BTreeSet<&Path>) -> Vec<Package> {
-    Packages::of_system(root, &Wanted::new(paths, BTreeSet::new())).all
+    Packages::of_system(root, &WantedFiles::new(paths, BTreeSet::new())).all
 }
 
 /// What trim removed of the code that processes lack.

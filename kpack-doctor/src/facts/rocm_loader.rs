@@ -7,7 +7,7 @@ use kpack_format::TargetId;
 use kpack_split::input::{MarkerGroup, Resolver};
 use rocm_kpack::lookup::{self, Rule, Rules};
 
-use super::code::Code;
+use super::code::CodeForGpu;
 
 /// ROCm's loader, with the archives that a marker leads it to.
 pub(crate) struct RocmLoader<'a> {
@@ -37,7 +37,7 @@ impl RocmLoader<'_> {
         group: &MarkerGroup,
         gpu: &TargetId,
         kpack: &Resolver,
-    ) -> Option<Code> {
+    ) -> Option<CodeForGpu> {
         if let Some(miss) = self.miss(Rules::ROCM, group, gpu, kpack) {
             return Some(self.fault(gpu, &miss));
         }
@@ -50,7 +50,7 @@ impl RocmLoader<'_> {
                 "if ROCm's loader, {path}, is of ROCm 7.14 or older, it stops at an archive that lacks a kernel, and \
                  misses code for {gpu} that kpack's finds"
             );
-            Code::Doubtful(text, format!("{COMPLETE}{}", self.replace()))
+            CodeForGpu::Doubtful(text, format!("{COMPLETE}{}", self.replace()))
         })
     }
 
@@ -83,7 +83,7 @@ impl RocmLoader<'_> {
         })
     }
 
-    fn fault(&self, gpu: &TargetId, miss: &Miss) -> Code {
+    fn fault(&self, gpu: &TargetId, miss: &Miss) -> CodeForGpu {
         let (why, alternative) = match miss {
             Miss::OtherBuild(archive) => {
                 let text = format!(
@@ -95,7 +95,7 @@ impl RocmLoader<'_> {
                     "install host and device packages of one version, or {}",
                     self.replace()
                 );
-                return Code::Fault(ids::STALE_ARCHIVE, text, advice);
+                return CodeForGpu::Fault(ids::STALE_ARCHIVE, text, advice);
             }
             Miss::Elsewhere(Rule::Link) => (
                 "does not search the directory of a symbolic link",
@@ -111,7 +111,7 @@ impl RocmLoader<'_> {
             Miss::Stops => ("stops at an archive that lacks a kernel", COMPLETE),
         };
         let loader = self.path.display();
-        Code::Fault(
+        CodeForGpu::Fault(
             ids::ROCM_LOADER,
             format!("ROCm's loader, {loader}, {why}: it misses code for {gpu} that kpack's finds"),
             format!("{alternative}{}", self.replace()),

@@ -8,7 +8,7 @@ use kpack_split::input::{self, LinkedBinary, binary_error, or_refused};
 use object::elf;
 use rocm_kpack::dynamic_symbols::{LOADER_FUNCTION, Linkage};
 
-use super::dynamic_linker::{self, Library, Loading};
+use super::dynamic_linker::{self, LoadedLibrary, Loading};
 
 /// The HIP runtime of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,12 +54,12 @@ impl Runtime {
             Loading::Fails(why) => return Ok(Self::Fails(why.clone())),
             Loading::Unknown(why) => return Ok(Self::Unknown(why.clone())),
         };
-        libraries.insert(0, Library::at(file));
+        libraries.insert(0, LoadedLibrary::at(file));
         Self::of_libraries(libraries)
     }
 
     /// The HIP runtime among these libraries.
-    fn of_libraries(libraries: Vec<Library>) -> Result<Self, Error> {
+    fn of_libraries(libraries: Vec<LoadedLibrary>) -> Result<Self, Error> {
         let Some(runtime) = named(&libraries, "libamdhip64") else {
             return Ok(Self::None);
         };
@@ -89,7 +89,7 @@ impl HipRuntime {
     }
 
     /// Reads the runtime at `path`, which is one of `libraries`.
-    fn read(path: &Path, libraries: &[Library]) -> Result<Self, Error> {
+    fn read(path: &Path, libraries: &[LoadedLibrary]) -> Result<Self, Error> {
         let failed = |error| binary_error(path, error);
         let image = Image::read_loaded(input::open(path)?).map_err(failed)?;
         let dynamic = Dynamic::read(&image).map_err(failed)?;
@@ -144,7 +144,7 @@ pub(crate) fn numbers(version: &str) -> Vec<u32> {
 
 impl Loader {
     /// The first of the libraries that exports what a loader does.
-    fn find(libraries: &[Library]) -> Result<Option<Self>, Error> {
+    fn find(libraries: &[LoadedLibrary]) -> Result<Option<Self>, Error> {
         for path in libraries.iter().filter_map(|library| library.path.as_ref()) {
             let failed = |error| binary_error(path, error);
             let Ok(image) = or_refused(input::open(path))? else {
@@ -180,8 +180,8 @@ pub(crate) fn shim(loading: &Loading) -> Option<PathBuf> {
 }
 
 /// The first library whose file name begins like this.
-fn named<'l>(libraries: &'l [Library], start: &str) -> Option<&'l Library> {
-    let is_named = |library: &&Library| {
+fn named<'l>(libraries: &'l [LoadedLibrary], start: &str) -> Option<&'l LoadedLibrary> {
+    let is_named = |library: &&LoadedLibrary| {
         let name = Path::new(&library.name).file_name();
         name.is_some_and(|name| name.to_string_lossy().starts_with(start))
     };

@@ -8,7 +8,7 @@ use kpack_core::{Finding, Severity, ids};
 use kpack_format::{Delivery, Generic, TargetId};
 
 use crate::facts::binary::{Binary, Form, Join};
-use crate::facts::code::Code;
+use crate::facts::code::CodeForGpu;
 use crate::facts::machine::Machine;
 use crate::facts::process::Process;
 use crate::facts::restore::{AllLost, Lost};
@@ -90,18 +90,18 @@ pub(super) fn of_binary(
         Severity::Note
     };
     findings.extend(binary.code.iter().filter_map(|(gpu, code)| match code {
-        Code::Here => None,
-        Code::Doubtful(text, advice) => {
+        CodeForGpu::Here => None,
+        CodeForGpu::Doubtful(text, advice) => {
             let text = format!("{form}, but {text}");
             let note = Finding::new(Severity::Note, ids::ROCM_LOADER, path, text);
             Some(note.with_help(advice).into())
         }
-        Code::Fault(id, text, advice) => {
+        CodeForGpu::Fault(id, text, advice) => {
             let text = format!("{form}, but {text}");
             let fault = Finding::new(Severity::Fault, *id, path, text).with_help(advice);
             Some(explained(fault.into(), lost(gpu).filter(|_| code.is_missing())))
         }
-        Code::Nowhere(known) | Code::Unlisted(known, _) => match generic(&binary.form, known, gpu) {
+        CodeForGpu::Nowhere(known) | CodeForGpu::Unlisted(known, _) => match generic(&binary.form, known, gpu) {
             Ok(Some(Generic { target, since })) => {
                 let text = format!(
                     "{form}, without code for {gpu}; HIP runtimes accept its code for {} from {since} on",
@@ -109,7 +109,7 @@ pub(super) fn of_binary(
                 );
                 Some(Finding::new(Severity::Note, ids::GENERIC_CODE, path, text).into())
             }
-            Ok(None) if let Code::Unlisted(_, places) = code => {
+            Ok(None) if let CodeForGpu::Unlisted(_, places) = code => {
                 let mut text = format!(
                     "{form}, but the archive for {gpu} is missing: looked for `{}`",
                     Vec::from_iter(places.iter().map(|place| place.display().to_string())).join("`, `")
@@ -151,9 +151,9 @@ pub(super) fn of_binary(
                         ));
                     }
                 }
-                let found = Finding::new(outcome, ids::MISSING_TARGET, path, text);
-                let found = Diagnosis::from(found.with_help(advice)).mended_by(remedy);
-                Some(explained(found, lost(gpu)))
+                let finding = Finding::new(outcome, ids::MISSING_TARGET, path, text);
+                let diagnosis = Diagnosis::from(finding.with_help(advice)).mended_by(remedy);
+                Some(explained(diagnosis, lost(gpu)))
             }
         },
     }));

@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 
 use crate::facts::binary::Binary;
-use crate::facts::code::Code;
+use crate::facts::code::CodeForGpu;
 use crate::facts::environment::PythonEnvironment;
 use crate::facts::machine::Machine;
 use crate::facts::process::Process;
@@ -18,7 +18,7 @@ use kpack_wheel::{Distribution, Needed, Required};
 
 /// What is to be installed: the extras of each host, and other distributions.
 #[derive(Default)]
-struct Wanted {
+struct WantedDistributions {
     extras: BTreeMap<String, BTreeSet<String>>,
     others: BTreeSet<Required>,
 }
@@ -29,7 +29,7 @@ pub(super) fn judge(
     processes: &[Process],
     machine: &Machine,
 ) -> Vec<Diagnosis> {
-    let mut wanted = Wanted::default();
+    let mut wanted = WantedDistributions::default();
     let mut found = Vec::new();
     for host in &environment.installed.distributions {
         let first = found.len();
@@ -70,7 +70,7 @@ struct HostWheel<'a> {
 
 impl HostWheel<'_> {
     /// What `gpu` lacks. A finding that an installation mends is about that GPU.
-    fn for_gpu(&self, gpu: &TargetId, wanted: &mut Wanted) -> Vec<Diagnosis> {
+    fn for_gpu(&self, gpu: &TargetId, wanted: &mut WantedDistributions) -> Vec<Diagnosis> {
         if !self.host.has_device_extras() {
             return Vec::new();
         }
@@ -90,8 +90,8 @@ impl HostWheel<'_> {
             let generic = gpu.generic(Delivery::Archive);
             usable.extend(generic.map(|generic| generic.target.processor().to_owned()));
             usable.extend(gpu.families().next().map(|family| family.plain_name().to_owned()));
-            let usable = usable.join(" or ");
-            let help = format!("install a version of {} with code for {usable}", host.name);
+            let help =
+                format!("install a version of {} with code for {}", host.name, usable.join(" or "));
             return if lacks_code {
                 vec![self.fault(ids::NO_DEVICE_WHEEL, text).with_help(help).into()]
             } else {
@@ -256,7 +256,7 @@ impl HostWheel<'_> {
 
 impl PythonEnvironment {
     /// The command that installs what is `wanted`.
-    fn install(&self, wanted: &Wanted) -> Option<Remedy> {
+    fn install(&self, wanted: &WantedDistributions) -> Option<Remedy> {
         let mut words = Vec::new();
         let mut hosts = Vec::new();
         for (name, extras) in &wanted.extras {
@@ -313,7 +313,7 @@ impl PythonEnvironment {
     fn links(&self, processes: &[Process]) -> Option<Diagnosis> {
         let misses = |binary: &&Binary| {
             let mut code = binary.code.iter();
-            code.any(|(_, code)| matches!(code, Code::Fault(ids::ROCM_LOADER, ..)))
+            code.any(|(_, code)| matches!(code, CodeForGpu::Fault(ids::ROCM_LOADER, ..)))
         };
         let binaries = processes.iter().flat_map(|process| &process.binaries).filter(misses);
         let owners: BTreeSet<&String> = binaries
@@ -327,12 +327,12 @@ impl PythonEnvironment {
         let text = format!(
             "the libraries of {names} are links into a cache, where ROCm's loader finds no code"
         );
-        let owners =
+        let linked =
             Vec::from_iter(owners.into_iter().filter_map(|owner| self.installed.get(owner)));
-        let remedy = self.installer.reinstall(&owners, &["--link-mode", "copy"]);
+        let remedy = self.installer.reinstall(&linked, &["--link-mode", "copy"]);
         let root = &self.installed.root;
         let mut finding = Finding::new(Severity::Fault, ids::ROCM_LOADER, root, text);
-        let elsewhere = Vec::from_iter(owners.into_iter().filter_map(again_from_elsewhere));
+        let elsewhere = Vec::from_iter(linked.into_iter().filter_map(again_from_elsewhere));
         if !elsewhere.is_empty() {
             let help = format!("with `--link-mode copy`, {}", elsewhere.join("; and "));
             finding = finding.with_help(help);

@@ -8,7 +8,7 @@ use kpack_core::{Finding, Severity, ids, shown};
 use kpack_format::{Delivery, TargetId};
 
 use crate::facts::binary::Binary;
-use crate::facts::code::Code;
+use crate::facts::code::CodeForGpu;
 use crate::facts::device_packages::DevicePackages;
 use crate::facts::machine::Machine;
 use crate::facts::process::Process;
@@ -52,7 +52,7 @@ pub(super) fn judge(
     for gpu in machine.gpus() {
         let mut missing: BTreeMap<&str, (&Package, Option<&str>)> = BTreeMap::new();
         let binaries = processes.iter().flat_map(|process| &process.binaries);
-        let lacks = |code: &[(TargetId, Code)]| {
+        let lacks = |code: &[(TargetId, CodeForGpu)]| {
             code.iter().any(|(known, code)| known == gpu && !code.is_here())
         };
         for binary in binaries.filter(|binary| lacks(&binary.code)) {
@@ -77,13 +77,13 @@ pub(super) fn judge(
             }
         }
         for (name, (owner, version)) in missing {
-            let text = format!(
-                "{} {} recommends {name} for {gpu}, which is not installed",
-                owner.name(),
-                owner.origin.version
-            );
             let path = owner.files.first().map_or(Path::new("/"), PathBuf::as_path);
-            let text = format!("{text}: {} has no code for it", shown(path));
+            let text = format!(
+                "{} {} recommends {name} for {gpu}, which is not installed: {} has no code for it",
+                owner.name(),
+                owner.origin.version,
+                shown(path)
+            );
             let fault = Finding::general(Severity::Fault, ids::DEVICE_PACKAGE_MISSING, text);
             let remedy = owner.install(name, version);
             found.push(Diagnosis::from(fault).mended_by(remedy).about([gpu.clone()]));

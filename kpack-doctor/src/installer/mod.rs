@@ -14,7 +14,7 @@ use kpack_wheel::{Distribution, Environment};
 use crate::remedy::{Remedy, masked, word};
 use active::is_same;
 use sources::Sources;
-use uv::{Around, Lock};
+use uv::{Lock, UvScope};
 
 pub(crate) use active::active;
 pub(crate) use uv::nearest_environment;
@@ -25,12 +25,12 @@ pub(crate) struct Installer {
     root: PathBuf,
     /// Whether the environment is the one that the program uses if none is named.
     is_default: bool,
-    program: Program,
+    program: InstallerKind,
 }
 
 /// The program that changes an environment.
 #[derive(Debug, Clone)]
-enum Program {
+enum InstallerKind {
     Pip(Sources),
     Uv(Sources),
     /// uv, with a project.
@@ -51,12 +51,12 @@ impl Installer {
             true => is_active || uv::finds(&root),
         };
         let program = match advice(installed) {
-            Some(help) => Program::Other(help),
-            None if !is_of_uv(installed) => Program::Pip(pip::sources(&root, is_active)),
+            Some(help) => InstallerKind::Other(help),
+            None if !is_of_uv(installed) => InstallerKind::Pip(pip::sources(&root, is_active)),
             None => match uv::Project::around(&root, is_active) {
-                Around::Nothing => Program::Uv(uv::sources(&root, None, is_active)),
-                Around::Project(project) => Program::UvProject(project),
-                Around::Workspace(directory) => Program::UvWorkspace(directory),
+                UvScope::Nothing => InstallerKind::Uv(uv::sources(&root, None, is_active)),
+                UvScope::Project(project) => InstallerKind::UvProject(project),
+                UvScope::Workspace(directory) => InstallerKind::UvWorkspace(directory),
             },
         };
         Self { root, is_default, program }
@@ -65,20 +65,20 @@ impl Installer {
     /// The same, which knows where everything came from that [`reinstall`](Self::reinstall) may install again. Lock files are
     /// large, and few answers need them.
     pub(crate) fn with_lock(mut self) -> Self {
-        if let Program::UvProject(project) = &mut self.program {
+        if let InstallerKind::UvProject(project) = &mut self.program {
             project.lock = Some(Lock::read(&self.root, &project.directory, self.is_default));
         }
         self
     }
 
     pub(crate) fn is_pip(&self) -> bool {
-        matches!(self.program, Program::Pip(_))
+        matches!(self.program, InstallerKind::Pip(_))
     }
 
     /// How to install something where there is no command.
     pub(crate) fn advice(&self) -> Option<String> {
         match &self.program {
-            Program::UvWorkspace(directory) => Some(uv::advice_in_workspace(directory)),
+            InstallerKind::UvWorkspace(directory) => Some(uv::advice_in_workspace(directory)),
             _ => self.advice_to_reinstall().map(str::to_owned),
         }
     }
@@ -86,7 +86,7 @@ impl Installer {
     /// How to remove something where there is no command.
     pub(crate) fn advice_to_remove(&self) -> Option<String> {
         match &self.program {
-            Program::UvProject(project) => Some(project.advice_to_remove()),
+            InstallerKind::UvProject(project) => Some(project.advice_to_remove()),
             _ => self.advice(),
         }
     }
@@ -94,7 +94,7 @@ impl Installer {
     /// How to install something again where there is no command.
     pub(crate) fn advice_to_reinstall(&self) -> Option<&str> {
         match &self.program {
-            Program::Other(help) => Some(help),
+            InstallerKind::Other(help) => Some(help),
             _ => None,
         }
     }
@@ -112,9 +112,9 @@ impl Installer {
         }
         let (action, sources) = match &self.program {
             _ if requirements.is_empty() => return None,
-            Program::Other(_) | Program::UvWorkspace(_) => return None,
-            Program::Pip(sources) | Program::Uv(sources) => ("install", sources),
-            Program::UvProject(project) => ("add", &project.sources),
+            InstallerKind::Other(_) | InstallerKind::UvWorkspace(_) => return None,
+            InstallerKind::Pip(sources) | InstallerKind::Uv(sources) => ("install", sources),
+            InstallerKind::UvProject(project) => ("add", &project.sources),
         };
         self.fetching(action, hosts, requirements, &options, sources)
     }
@@ -133,10 +133,10 @@ impl Installer {
         }
         let of_lock;
         let (flag, sources) = match &self.program {
-            Program::Other(_) | Program::UvWorkspace(_) => return None,
-            Program::Pip(sources) => ("--force-reinstall", sources),
-            Program::Uv(sources) => ("--reinstall", sources),
-            Program::UvProject(project) => {
+            InstallerKind::Other(_) | InstallerKind::UvWorkspace(_) => return None,
+            InstallerKind::Pip(sources) => ("--force-reinstall", sources),
+            InstallerKind::Uv(sources) => ("--reinstall", sources),
+            InstallerKind::UvProject(project) => {
                 of_lock = project.lock.as_ref()?.sources(distributions);
                 ("--reinstall", &of_lock)
             }
@@ -174,9 +174,11 @@ impl Installer {
     /// The command that removes these distributions.
     pub(crate) fn uninstall(&self, names: Vec<String>) -> Option<Remedy> {
         let words = match &self.program {
-            Program::Other(_) | Program::UvProject(_) | Program::UvWorkspace(_) => return None,
-            Program::Pip(_) => [vec!["--yes".to_owned()], names].concat(),
-            Program::Uv(_) => names,
+            InstallerKind::Other(_)
+            | InstallerKind::UvProject(_)
+            | InstallerKind::UvWorkspace(_) => return None,
+            InstallerKind::Pip(_) => [vec!["--yes".to_owned()], names].concat(),
+            InstallerKind::Uv(_) => names,
         };
         self.command("uninstall", words)
     }
@@ -189,16 +191,16 @@ impl Installer {
         };
         let action = action.to_owned();
         let (program, start) = match &self.program {
-            Program::Other(_) | Program::UvWorkspace(_) => return None,
-            Program::Pip(_) => ("pip", [environment, vec![action]].concat()),
-            Program::UvProject(project) if action == "add" => {
+            InstallerKind::Other(_) | InstallerKind::UvWorkspace(_) => return None,
+            InstallerKind::Pip(_) => ("pip", [environment, vec![action]].concat()),
+            InstallerKind::UvProject(project) if action == "add" => {
                 let project = match project.is_current {
                     true => Vec::new(),
                     false => vec!["--project".to_owned(), word(&project.directory)?],
                 };
                 ("uv", [vec![action], project].concat())
             }
-            Program::Uv(_) | Program::UvProject(_) => {
+            InstallerKind::Uv(_) | InstallerKind::UvProject(_) => {
                 ("uv", [vec!["pip".to_owned(), action], environment].concat())
             }
         };
@@ -273,8 +275,8 @@ fn origins(distributions: &[&Distribution]) -> (BTreeSet<String>, Vec<String>) {
 
 /// The directory of a wheel with this URL, if an installer can look for it there.
 fn directory_of_wheel(origin: &str) -> Option<String> {
-    let path = origin.strip_prefix("file://").filter(|path| !path.starts_with("//"))?;
-    let path = Path::new(path);
+    let path =
+        origin.strip_prefix("file://").filter(|path| !path.starts_with("//")).map(Path::new)?;
     let is_wheel = path.extension().is_some_and(|ending| ending == "whl");
     let directory = path.parent().filter(|_| is_wheel && path.is_absolute())?;
     word(directory).filter(|path| !path.contains('%'))

@@ -11,10 +11,9 @@ use crate::text::small_text;
 
 /// Whether `pip` is that of the environment at `root`.
 pub(super) fn is_of(root: &Path) -> bool {
-    let directories = image::variable("PATH").unwrap_or_default();
+    let path = image::variable("PATH").unwrap_or_default();
     let name = format!("pip{}", env::consts::EXE_SUFFIX);
-    let mut directories = env::split_paths(&directories);
-    let found = directories.find(|directory| directory.join(&name).is_file());
+    let found = env::split_paths(&path).find(|directory| directory.join(&name).is_file());
     let own =
         |found: PathBuf| ["bin", "Scripts"].iter().any(|own| is_same(&root.join(own), &found));
     found.is_some_and(own)

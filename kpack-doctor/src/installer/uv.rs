@@ -17,7 +17,7 @@ use crate::text::{small_text, text};
 const MAX_LOCK: u64 = 16 << 20;
 
 /// What an environment belongs to.
-pub(super) enum Around {
+pub(super) enum UvScope {
     Project(Box<Project>),
     /// The directory of a workspace without a project. Which of its members needs something is unknown.
     Workspace(PathBuf),
@@ -50,21 +50,21 @@ pub(super) struct Lock {
 
 impl Project {
     /// What the environment at `root` belongs to.
-    pub(super) fn around(root: &Path, is_active: bool) -> Around {
+    pub(super) fn around(root: &Path, is_active: bool) -> UvScope {
         let environment =
             image::variable("UV_PROJECT_ENVIRONMENT").unwrap_or_else(|| ".venv".into());
         let directory = root.parent().filter(|project| {
             project.join("uv.lock").is_file() && project.join(&environment) == root
         });
-        let Some(directory) = directory else { return Around::Nothing };
+        let Some(directory) = directory else { return UvScope::Nothing };
         let table = small_text(&directory.join("pyproject.toml"))
             .and_then(|text| text.parse::<toml::Table>().ok())
             .unwrap_or_default();
         if !table.contains_key("project") {
-            return Around::Workspace(directory.to_owned());
+            return UvScope::Workspace(directory.to_owned());
         }
         let current = env::current_dir();
-        Around::Project(Box::new(Self {
+        UvScope::Project(Box::new(Self {
             directory: directory.to_owned(),
             is_current: current.is_ok_and(|current| current == directory),
             sources: sources(root, Some(directory), is_active),

@@ -8,7 +8,7 @@ use kpack_wheel::within;
 use serde::Deserialize;
 
 use super::package::{
-    Found, MAX_LIST, Origin, Package, PackageManager, Unread, Wanted, entries, is_plain,
+    MAX_LIST, Origin, Package, PackageLists, PackageManager, Unread, WantedFiles, entries, is_plain,
 };
 use crate::root::Root;
 use crate::text::lossy_text;
@@ -23,7 +23,7 @@ struct Description {
 }
 
 /// The packages of a prefix that list a file that is wanted. Nothing that a link leads out of the root is read.
-pub(super) fn read(prefix: &Path, root: &Root, wanted: &Wanted<'_>) -> Found {
+pub(super) fn read(prefix: &Path, root: &Root, wanted: &WantedFiles<'_>) -> PackageLists {
     let command = Some("conda list");
     let directory = prefix.join("conda-meta");
     let listed =
@@ -47,8 +47,8 @@ pub(super) fn read(prefix: &Path, root: &Root, wanted: &Wanted<'_>) -> Found {
         if ![&name, &version, &build].into_iter().all(|text| is_plain(text)) {
             return None;
         }
-        let files = files.iter().map(String::as_str);
-        let files = wanted.among(files, |path| within(prefix, prefix, Path::new(path)));
+        let names = files.iter().map(String::as_str);
+        let files = wanted.among(names, |path| within(prefix, prefix, Path::new(path)));
         let version = format!("{version} (build {build})");
         let origin = Origin { manager: PackageManager::Conda, name, version };
         (!files.is_empty()).then(|| Ok(Package::without_command(origin, files)))

@@ -6,7 +6,8 @@ use std::path::PathBuf;
 use kpack_core::parallel;
 
 use super::package::{
-    Found, MAX_LIST, Origin, Package, PackageManager, Program, Unread, Wanted, entries, is_plain,
+    MAX_LIST, Origin, Package, PackageLists, PackageManager, PackageTool, Unread, WantedFiles,
+    entries, is_plain,
 };
 use crate::root::Root;
 use crate::text::{lossy_text, small_text};
@@ -16,11 +17,11 @@ const MAX_STATUS: u64 = 64 << 20;
 
 const SEARCH: Option<&str> = Some("dpkg --search FILE");
 
-const APT: Program =
-    Program { name: "apt-get", before_version: "=", reinstall: &["install", "--reinstall"] };
+const APT: PackageTool =
+    PackageTool { name: "apt-get", before_version: "=", reinstall: &["install", "--reinstall"] };
 
 /// An installed package. One can be installed for several architectures, in several versions.
-struct Installed {
+struct DebianPackage {
     version: String,
     architecture: String,
     /// Whether packages of other architectures can use it.
@@ -30,7 +31,7 @@ struct Installed {
 
 /// The installed packages by name, and the architecture of the system, if others are known.
 struct Status {
-    installed: BTreeMap<String, Vec<Installed>>,
+    installed: BTreeMap<String, Vec<DebianPackage>>,
     /// dpkg writes the list of architectures when the first foreign one is added, and the system's own one is first.
     architecture: Option<String>,
 }
@@ -43,7 +44,7 @@ impl Status {
             let why = "dpkg's database cannot be read";
             return Err(Unread { path: status, why, command: SEARCH });
         };
-        let mut installed: BTreeMap<String, Vec<Installed>> = BTreeMap::new();
+        let mut installed: BTreeMap<String, Vec<DebianPackage>> = BTreeMap::new();
         for paragraph in text_of_status.split("\n\n") {
             let field = |name: &str| {
                 let mut lines = paragraph.lines();
@@ -54,7 +55,7 @@ impl Status {
                 && [name, version].into_iter().all(is_plain)
             {
                 let architecture = field("Architecture").unwrap_or_default();
-                installed.entry(name.to_owned()).or_default().push(Installed {
+                installed.entry(name.to_owned()).or_default().push(DebianPackage {
                     version: version.to_owned(),
                     architecture: architecture.to_owned(),
                     is_for_all: architecture == "all" || field("Multi-Arch") == Some("foreign"),
@@ -69,7 +70,7 @@ impl Status {
     }
 
     /// What comes after the name of a package that is not for the system's own architecture.
-    fn suffix(&self, own: &Installed) -> String {
+    fn suffix(&self, own: &DebianPackage) -> String {
         let is_foreign =
             self.architecture.as_ref().is_some_and(|system| *system != own.architecture)
                 && own.architecture != "all"
@@ -77,7 +78,7 @@ impl Status {
         if is_foreign { format!(":{}", own.architecture) } else { String::new() }
     }
 
-    fn origin(&self, name: &str, own: &Installed) -> Origin {
+    fn origin(&self, name: &str, own: &DebianPackage) -> Origin {
         Origin {
             manager: PackageManager::Dpkg,
             name: format!("{name}{}", self.suffix(own)),
@@ -90,7 +91,7 @@ impl Status {
         &self,
         path: PathBuf,
         root: &Root,
-        wanted: &Wanted<'_>,
+        wanted: &WantedFiles<'_>,
     ) -> Option<Result<Package, Unread>> {
         let list = path.file_name()?.to_string_lossy();
         let name = list.strip_suffix(".list")?;
@@ -110,7 +111,8 @@ impl Status {
         if files.is_empty() {
             return None;
         }
-        let serves = |other: &Installed| other.is_for_all || other.architecture == own.architecture;
+        let serves =
+            |other: &DebianPackage| other.is_for_all || other.architecture == own.architecture;
         let is_there = |name: &str| self.installed.get(name).into_iter().flatten().any(serves);
         let lacks = recommended(&own.recommends).filter(|(name, _)| !is_there(name)).collect();
         let suffix = self.suffix(own);
@@ -126,14 +128,14 @@ pub(super) fn installed(root: &Root) -> Vec<Origin> {
 }
 
 /// The packages that list a file that is wanted.
-pub(super) fn read(root: &Root, wanted: &Wanted<'_>) -> Found {
+pub(super) fn read(root: &Root, wanted: &WantedFiles<'_>) -> PackageLists {
     let status = match Status::read(root) {
         Ok(Some(status)) => status,
-        Ok(None) => return Found::default(),
+        Ok(None) => return PackageLists::default(),
         Err(unread) => return unread.into(),
     };
     let Some(info) = root.at("var/lib/dpkg/info").filter(|_| !status.installed.is_empty()) else {
-        return Found::default();
+        return PackageLists::default();
     };
     let Ok(lists) = entries(&info) else {
         let why = "dpkg's lists of the files of packages cannot be listed";

@@ -17,15 +17,15 @@ use kpack_core::Finding;
 use kpack_wheel::Environment;
 
 use crate::root::Root;
-use package::{Found, Unread};
+use package::{PackageLists, Unread};
 
 pub use package::{Origin, Owner, PackageManager};
-pub(crate) use package::{Package, Wanted};
+pub(crate) use package::{Package, WantedFiles};
 
 impl PackageManager {
     /// The packages of this manager that list a file that is wanted: those of the root for dpkg and RPM, and those in `directory`
     /// for conda, which keeps its list in a prefix, and Python.
-    fn read(self, directory: &Path, root: &Root, wanted: &Wanted<'_>) -> Found {
+    fn read(self, directory: &Path, root: &Root, wanted: &WantedFiles<'_>) -> PackageLists {
         match self {
             Self::Dpkg => dpkg::read(root, wanted),
             Self::Rpm => rpm::read(root, wanted),
@@ -54,7 +54,7 @@ impl Packages {
     /// that the files are in. All paths are real ones in the root.
     pub fn find(root: &Root, given: &[&Path], files: BTreeSet<&Path>) -> Self {
         let directories = directories(&files, given, root);
-        let wanted = &Wanted::new(files, BTreeSet::new());
+        let wanted = &WantedFiles::new(files, BTreeSet::new());
         let mut found = Self::of_system(root, wanted);
         found.add_conda(directories.iter().copied(), root, wanted);
         // What a distribution or conda installed is theirs, even if it has a RECORD.
@@ -77,7 +77,7 @@ impl Packages {
     }
 
     /// Those of dpkg and RPM.
-    pub(crate) fn of_system(root: &Root, wanted: &Wanted<'_>) -> Self {
+    pub(crate) fn of_system(root: &Root, wanted: &WantedFiles<'_>) -> Self {
         let mut found = Self::default();
         for manager in [PackageManager::Dpkg, PackageManager::Rpm] {
             found.add(manager.read(root.directory(), root, wanted));
@@ -90,7 +90,7 @@ impl Packages {
         &mut self,
         prefixes: impl IntoIterator<Item = &'p Path>,
         root: &Root,
-        wanted: &Wanted<'_>,
+        wanted: &WantedFiles<'_>,
     ) {
         for prefix in prefixes {
             self.add(PackageManager::Conda.read(prefix, root, wanted));
@@ -98,7 +98,7 @@ impl Packages {
     }
 
     /// Adds what a list says. A file belongs to the first package that lists it.
-    fn add(&mut self, found: Found) {
+    fn add(&mut self, found: PackageLists) {
         for package in found.packages {
             for path in &package.files {
                 self.owners.entry(path.clone()).or_insert(self.all.len());

@@ -77,18 +77,18 @@ pub struct Owner {
 
 /// What the lists of a manager say.
 #[derive(Debug, Default)]
-pub(super) struct Found {
+pub(super) struct PackageLists {
     pub(super) packages: Vec<Package>,
     pub(super) unread: Vec<Unread>,
 }
 
-impl From<Unread> for Found {
+impl From<Unread> for PackageLists {
     fn from(unread: Unread) -> Self {
         Self { packages: Vec::new(), unread: vec![unread] }
     }
 }
 
-impl FromIterator<Result<Package, Unread>> for Found {
+impl FromIterator<Result<Package, Unread>> for PackageLists {
     fn from_iter<I: IntoIterator<Item = Result<Package, Unread>>>(all: I) -> Self {
         let mut found = Self::default();
         for one in all {
@@ -109,7 +109,7 @@ pub(crate) struct Package {
     /// What comes after the name for dpkg: the architecture, if it is not that of the system.
     pub(super) suffix: String,
     /// The program that installs it, if the list tells.
-    pub(super) program: Option<&'static Program>,
+    pub(super) program: Option<&'static PackageTool>,
     /// Archives, and other files that are wanted, as paths in the root.
     pub(crate) files: Vec<PathBuf>,
     /// The packages that it recommends and that are not installed, with their versions.
@@ -118,7 +118,7 @@ pub(crate) struct Package {
 
 /// A program that installs packages.
 #[derive(Debug)]
-pub(super) struct Program {
+pub(super) struct PackageTool {
     pub(super) name: &'static str,
     /// What is between a package's name and its version.
     pub(super) before_version: &'static str,
@@ -186,7 +186,7 @@ impl Unread {
 }
 
 /// The files whose packages are looked for.
-pub(crate) struct Wanted<'a> {
+pub(crate) struct WantedFiles<'a> {
     files: BTreeSet<&'a Path>,
     /// Their names: a machine's packages list many thousands of files, and most are rejected by these alone.
     names: HashSet<&'a OsStr>,
@@ -194,7 +194,7 @@ pub(crate) struct Wanted<'a> {
     places: BTreeSet<PathBuf>,
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> WantedFiles<'a> {
     pub(crate) fn new(files: BTreeSet<&'a Path>, places: BTreeSet<PathBuf>) -> Self {
         let names = files.iter().filter_map(|path| path.file_name()).collect();
         Self { files, names, places }
@@ -245,13 +245,13 @@ mod tests {
     /// Given packages of dpkg and of RPM on one machine, then each manager gets a command for its own.
     #[test]
     fn each_manager_installs_its_own_packages_again() {
-        const APT: Program = Program {
+        const APT: PackageTool = PackageTool {
             name: "apt-get",
             before_version: "=",
             reinstall: &["install", "--reinstall"],
         };
-        const DNF: Program =
-            Program { name: "dnf", before_version: "-", reinstall: &["reinstall"] };
+        const DNF: PackageTool =
+            PackageTool { name: "dnf", before_version: "-", reinstall: &["reinstall"] };
         let package = |manager, program, name: &str| {
             let origin = Origin { manager, name: name.to_owned(), version: "1".to_owned() };
             Package { program: Some(program), ..Package::without_command(origin, Vec::new()) }

@@ -6,11 +6,11 @@ use std::path::Path;
 use kpack_core::Finding;
 use kpack_wheel::Environment;
 
-use super::package::{Found, Origin, Package, PackageManager, Unread, Wanted};
+use super::package::{Origin, Package, PackageLists, PackageManager, Unread, WantedFiles};
 use crate::root::Root;
 
 /// The packages in a directory that list a file that is wanted.
-pub(super) fn read(directory: &Path, root: &Root, wanted: &Wanted<'_>) -> Found {
+pub(super) fn read(directory: &Path, root: &Root, wanted: &WantedFiles<'_>) -> PackageLists {
     // uv can link these from its cache, which an image need not contain.
     let may_read = |path: &Path| root.has(path).unwrap_or(true);
     let environment = Environment::in_packages(directory, &may_read);

@@ -2,7 +2,9 @@
 
 use std::collections::BTreeSet;
 
-use super::package::{Found, Origin, Package, PackageManager, Program, Unread, Wanted, is_plain};
+use super::package::{
+    Origin, Package, PackageLists, PackageManager, PackageTool, Unread, WantedFiles, is_plain,
+};
 use super::rpm_database::{self, RpmPackage};
 use crate::root::Root;
 use crate::text::small_text;
@@ -13,11 +15,12 @@ const OTHER_DATABASES: [(&str, &str); 2] = [
     ("Packages", "RPM's database is in the format Berkeley DB, which kpack does not read"),
 ];
 
-const DNF: Program = Program { name: "dnf", before_version: "-", reinstall: &["reinstall"] };
+const DNF: PackageTool =
+    PackageTool { name: "dnf", before_version: "-", reinstall: &["reinstall"] };
 
 /// That of SUSE.
-const ZYPPER: Program =
-    Program { name: "zypper", before_version: "=", reinstall: &["install", "--force"] };
+const ZYPPER: PackageTool =
+    PackageTool { name: "zypper", before_version: "=", reinstall: &["install", "--force"] };
 
 /// The packages in the database.
 fn packages(root: &Root) -> Result<Vec<RpmPackage>, Unread> {
@@ -41,7 +44,7 @@ fn packages(root: &Root) -> Result<Vec<RpmPackage>, Unread> {
 }
 
 /// The program that installs packages here.
-fn program(root: &Root) -> &'static Program {
+fn program(root: &Root) -> &'static PackageTool {
     let mut releases =
         ["etc/os-release", "usr/lib/os-release"].into_iter().filter_map(|path| root.at(path));
     let release = releases.find_map(|path| small_text(&path)).unwrap_or_default();
@@ -61,7 +64,7 @@ fn origin(name: String, version: String) -> Origin {
 }
 
 /// The packages that list a file that is wanted.
-pub(super) fn read(root: &Root, wanted: &Wanted<'_>) -> Found {
+pub(super) fn read(root: &Root, wanted: &WantedFiles<'_>) -> PackageLists {
     let packages = match packages(root) {
         Ok(packages) => packages,
         Err(unread) => return unread.into(),

@@ -35,8 +35,8 @@ pub(super) fn read(path: &Path) -> Option<Vec<RpmPackage>> {
     }
     let database = open_database(path).ok()?;
     // A view could be anything.
-    let tables = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'Packages' AND rootpage > 0";
-    let tables: i64 = database.query_row(tables, (), |row| row.get(0)).ok()?;
+    let count = "SELECT count(*) FROM sqlite_schema WHERE type = 'table' AND name = 'Packages' AND rootpage > 0";
+    let tables: i64 = database.query_row(count, (), |row| row.get(0)).ok()?;
     if tables != 1 {
         return None;
     }
@@ -73,8 +73,10 @@ fn package(header: &[u8]) -> Option<RpmPackage> {
         let directory = directories.get(usize::try_from(*index).ok()?)?;
         Some(format!("{directory}{name}"))
     });
-    let epoch = header.numbers(EPOCH).and_then(|epoch| epoch.first().copied());
-    let epoch = epoch.map_or(String::new(), |epoch| format!("{epoch}:"));
+    let epoch = header
+        .numbers(EPOCH)
+        .and_then(|epoch| epoch.first().copied())
+        .map_or(String::new(), |epoch| format!("{epoch}:"));
     let mut versions = header.strings(RECOMMENDED_VERSIONS).unwrap_or_default().into_iter();
     let mut flags = header.numbers(RECOMMENDED_FLAGS).unwrap_or_default().into_iter();
     let names = header.strings(RECOMMENDED_NAMES).unwrap_or_default();

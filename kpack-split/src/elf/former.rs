@@ -234,7 +234,7 @@ impl Former {
         if code.addr == segment.vaddr {
             return Ok(Self::guess_emptied(image, load, fat, own));
         }
-        let memory = segment.vaddr + segment.memsz;
+        let memory_end = segment.vaddr + segment.memsz;
         let in_file = segment.file_backed_end();
         let occupied = image.occupied(fat, own, marker);
         let of_segment = occupied.iter().filter(|range| range.start >= segment.vaddr);
@@ -254,8 +254,8 @@ impl Former {
             (_, true) => content_end.next_multiple_of(image.page_size()).min(code.addr),
             _ => in_sections.fold(segment.vaddr, u64::max),
         };
-        let memory = if memory > in_file || is_zeroed {
-            memory
+        let memory = if memory_end > in_file || is_zeroed {
+            memory_end
         } else if is_freed {
             kept
         } else {

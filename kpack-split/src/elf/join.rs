@@ -24,7 +24,7 @@ use super::dynamic::Dynamic;
 use super::former::{self, Former};
 use super::headers::{Section, Segment};
 use super::image::{Image, LIMIT};
-use super::plan::{Parts, Plan, Relocated, redirect};
+use super::plan::{ElfPlan, Parts, Relocated, redirect};
 use super::records::FAT_SECTION;
 use super::section_table::SectionTable;
 
@@ -40,9 +40,9 @@ use crate::rewrite::{Edits, Gap, Gaps};
 const MOST_ZEROES: u64 = 1 << 30;
 
 /// How to make a joined binary from a split one.
-pub type JoinPlan = plan::JoinPlan<Plan>;
+pub type ElfJoinPlan = plan::BinaryJoinPlan<ElfPlan>;
 
-impl JoinPlan {
+impl ElfJoinPlan {
     /// Plans the joined binary of `image`, which is split, or was joined for other targets.
     pub fn new<S: ReadAt>(image: &Image<S>, code: &NewCode<'_>) -> Result<Self, BinaryError> {
         let wrappers = |bundles: &[u64]| code.wrappers_at(bundles);
@@ -81,7 +81,7 @@ impl JoinPlan {
     }
 }
 
-impl Plan {
+impl ElfPlan {
     /// The same plan, but these bundles of `input` and their wrappers stay.
     pub(crate) fn keeping<S: ReadAt>(
         self,
@@ -89,7 +89,7 @@ impl Plan {
         kept: &[KeptBundle],
     ) -> Result<Self, BinaryError> {
         self.keeping_by(input, kept, |result, marker, sizes, wrappers| {
-            JoinPlan::with(&Image::read(result)?, marker, sizes, wrappers)
+            ElfJoinPlan::with(&Image::read(result)?, marker, sizes, wrappers)
         })
     }
 }
@@ -101,7 +101,7 @@ pub(crate) fn take_out<S: ReadAt>(
     fat: &FatBinary,
     kept: &KeptMarker,
     marker: &[u8],
-) -> Result<Plan, BinaryError> {
+) -> Result<ElfPlan, BinaryError> {
     let size = marker.len() as u64;
     let addresses = kept.address..kept.address + size;
     let Some(split) = SplitImage::of(image, &addresses)? else {
@@ -166,7 +166,7 @@ struct LongerMarker {
 }
 
 /// The place that the bundles fit into.
-struct Chosen<'p> {
+struct ChosenPlace<'p> {
     place: &'p FreeRange,
     /// The address of each bundle.
     bundles: Vec<u64>,
@@ -367,7 +367,7 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
         &self,
         places: &'p [FreeRange],
         sizes: &[u64],
-    ) -> Result<Chosen<'p>, BinaryError> {
+    ) -> Result<ChosenPlace<'p>, BinaryError> {
         let page = self.image.page_size();
         for place in places {
             let (bundles, end) = place_bundles(place.free.start, sizes, BUNDLE_ALIGN);
@@ -384,7 +384,7 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
                     }
                     _ => 0,
                 };
-                return Ok(Chosen { place, bundles, end, is_record_inside, lead });
+                return Ok(ChosenPlace { place, bundles, end, is_record_inside, lead });
             }
         }
         let needed = sizes.iter().fold(0, |sum: u64, size| {
@@ -485,8 +485,8 @@ struct Rearranged<'a, S> {
 
 impl<'a, S: ReadAt> Rearranged<'a, S> {
     /// With device code in a place.
-    fn with_code(split: &'a SplitImage<'a, S>, chosen: &Chosen<'a>) -> Self {
-        let Chosen { place, end, lead, .. } = *chosen;
+    fn with_code(split: &'a SplitImage<'a, S>, chosen: &ChosenPlace<'a>) -> Self {
+        let ChosenPlace { place, end, lead, .. } = *chosen;
         let image = &split.image;
         let segment = &image.segments[place.load];
         let kept = segment.file_backed_end();
@@ -532,7 +532,7 @@ impl<'a, S: ReadAt> Rearranged<'a, S> {
         wrappers: Vec<PlannedWrapper>,
         marker: Range<u64>,
         mut edits: Edits,
-    ) -> Result<Plan, BinaryError> {
+    ) -> Result<ElfPlan, BinaryError> {
         let SplitImage { image, .. } = self.split;
         let dynamic = Dynamic::read(image)?;
         let mut table = self.section_table()?;
@@ -564,7 +564,7 @@ impl<'a, S: ReadAt> Rearranged<'a, S> {
             table,
             edits,
         };
-        Plan::assemble(image, parts)
+        ElfPlan::assemble(image, parts)
     }
 
     /// Output offset of an address in the segment of the place.

@@ -14,8 +14,8 @@ use object::elf;
 use super::dynamic::{DYNAMIC_ENTRY, Dynamic, is_address};
 use super::headers::{SEGMENT_ENTRY, Section, Segment};
 use super::image::Image;
-use super::join::{self, JoinPlan};
-use super::plan::{Parts, Plan, Relocated, offset_of, redirect};
+use super::join::{self, ElfJoinPlan};
+use super::plan::{ElfPlan, Parts, Relocated, offset_of, redirect};
 use super::records::FAT_SECTION;
 use super::room::{self, Moved, Room};
 use super::section_table::SectionTable;
@@ -119,7 +119,7 @@ impl Geometry {
     }
 }
 
-impl Plan {
+impl ElfPlan {
     /// Plans the host binary of `image`, replacing the device code `fat` by `marker` (at most 64
     /// KiB).
     pub fn new<S: ReadAt>(
@@ -182,7 +182,7 @@ impl Plan {
     }
 }
 
-impl JoinPlan {
+impl ElfJoinPlan {
     /// Plans the binary of `image` whose device code `fat` becomes the smaller bundles of `code`, in its place.
     ///
     /// What made room for a program header comes before the bundles, so that nothing follows them in their segment,
@@ -201,7 +201,7 @@ impl JoinPlan {
             geometry.bundles.iter().flat_map(|bundles| bundles.starts.iter().copied()),
         );
         let wrappers = code.wrappers_at(&starts);
-        let plan = Plan::replacing(image, &dynamic, fat, &geometry, wrappers, &[])?;
+        let plan = ElfPlan::replacing(image, &dynamic, fat, &geometry, wrappers, &[])?;
         // They are in the first part of the segment, before which nothing is cut out.
         let bundles = starts.into_iter().map(|start| geometry.kept_offset(start));
         Ok(Self { bundles: bundles.collect(), plan })

@@ -48,7 +48,7 @@ pub(super) fn check<A: ReadAt, B: ReadAt>(
     };
     let named = addresses(&input.segments).into_iter().zip(addresses(&output.segments));
     let pairs = Vec::from_iter(tags.chain(named));
-    let moved = Moved::of(pairs.iter().copied());
+    let moved = MovedBlock::of(pairs.iter().copied());
     let is_together = |(old, new)| old == new || moved.is_some_and(|moved| moved.by(old) == new);
     if !pairs.into_iter().all(is_together) {
         refuse!("the sections did not move together");
@@ -84,7 +84,8 @@ pub fn compare<A: ReadAt, B: ReadAt>(
         let is_inside = fat.start <= new.addr && new.addr_end() <= fat.end;
         is_inside && (old.kind != elf::SHT_PROGBITS || old.name == ".interp")
     };
-    let moved = Moved::of(pairs.iter().filter(may_move).map(|(old, new)| (old.addr, new.addr)));
+    let moved =
+        MovedBlock::of(pairs.iter().filter(may_move).map(|(old, new)| (old.addr, new.addr)));
     let comparison = Comparison::new((original, split), (&before, &after), &(0..0), moved)?;
     for pair @ (old, new) in &pairs {
         let (was_mapped, is_mapped) = (access(original, old), access(split, new));
@@ -303,13 +304,13 @@ impl<'a, S: ReadAt> Memory<'a, S> {
 
 /// What moved to the former place of the device code, as one block.
 #[derive(Debug, Clone, Copy)]
-struct Moved {
+struct MovedBlock {
     /// The lowest address that is known to have moved.
     from: u64,
     distance: u64,
 }
 
-impl Moved {
+impl MovedBlock {
     /// From addresses before and after; `None` if all stay.
     fn of(pairs: impl Iterator<Item = (u64, u64)>) -> Option<Self> {
         let (from, to) = pairs.filter(|(old, new)| old != new).min()?;
@@ -351,7 +352,7 @@ struct Comparison<'a, A, B> {
     growth: Range<u64>,
     /// Addresses of the wrappers, in order. What they must be is checked elsewhere.
     wrappers: Vec<u64>,
-    moved: Option<Moved>,
+    moved: Option<MovedBlock>,
     /// Addresses of RELA tables and of symbols.
     rela: Vec<Range<u64>>,
     symbols: Range<u64>,
@@ -362,7 +363,7 @@ impl<'a, A: ReadAt, B: ReadAt> Comparison<'a, A, B> {
         (input, output): (&'a Image<A>, &'a Image<B>),
         (before, after): (&DeviceCode, &DeviceCode),
         marker: &Range<u64>,
-        moved: Option<Moved>,
+        moved: Option<MovedBlock>,
     ) -> Result<Self, BinaryError> {
         let mut wrappers = Vec::from_iter(before.split_wrappers().iter().map(|w| w.address));
         if let DeviceCode::Fat(fat) = before {

@@ -1,8 +1,8 @@
 //! Splits one linked ELF file: reads it, finds its device code, plans the host binary, and applies
-//! the plan. `JoinPlan` is the reverse.
+//! the plan. `ElfJoinPlan` is the reverse.
 //!
-//! `Image` (headers) → `DeviceCode` (wrappers and bundles) → `Plan` (the layout, pure data)
-//! → `Plan::apply` (the rewrite, checked afterwards).
+//! `Image` (headers) → `DeviceCode` (wrappers and bundles) → `ElfPlan` (the layout, pure data)
+//! → `ElfPlan::apply` (the rewrite, checked afterwards).
 
 mod check;
 mod dynamic;
@@ -19,7 +19,7 @@ mod room;
 mod section_table;
 mod wrappers;
 
-pub use self::{image::Image, join::JoinPlan, memory::compare, plan::Plan};
+pub use self::{image::Image, join::ElfJoinPlan, memory::compare, plan::ElfPlan};
 pub use crate::device_code::{
     DeviceCode, FatBinary, KeptMarker, NewCode, NoDeviceCode, SplitWrapper,
 };

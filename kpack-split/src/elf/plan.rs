@@ -21,7 +21,7 @@ use crate::plan;
 use crate::rewrite::{Edits, Gap, Gaps, Rewrite};
 
 /// How to make one ELF file from another.
-pub type Plan = plan::Plan<Image<()>, Headers>;
+pub type ElfPlan = plan::BinaryPlan<Image<()>, Headers>;
 
 /// The new headers.
 #[derive(Debug, Clone)]
@@ -138,7 +138,7 @@ pub(crate) struct Parts {
     pub(crate) edits: Edits,
 }
 
-impl Plan {
+impl ElfPlan {
     /// Completes a plan for `image`: headers, and the tables at the end of the file.
     pub(crate) fn assemble<S: ReadAt>(image: &Image<S>, parts: Parts) -> Result<Self, BinaryError> {
         let Parts { input, gaps, segments, table, mut edits, .. } = parts;
@@ -183,7 +183,7 @@ impl Plan {
     }
 }
 
-fn read_back(input: &File, output: &File, plan: &Plan) -> Result<(), BinaryError> {
+fn read_back(input: &File, output: &File, plan: &ElfPlan) -> Result<(), BinaryError> {
     let image = Image::read(output)?;
     image.validate()?;
     if image.segments != plan.headers.segments || image.sections != plan.headers.sections {
@@ -194,7 +194,7 @@ fn read_back(input: &File, output: &File, plan: &Plan) -> Result<(), BinaryError
     memory::check(&plan.input.over(input), &image, &plan.marker, plan.rewrite.holes())
 }
 
-impl fmt::Display for Plan {
+impl fmt::Display for ElfPlan {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let range = |r: &Range<u64>| format!("{:#x}..{:#x}", r.start, r.end);
         let sizes = (self.input.size, self.output_size());

@@ -159,7 +159,7 @@ impl<S: ReadAt> Image<S> {
     }
 }
 
-/// Whether `kind` is a relocation against a symbol that [`Plan`](super::Plan) may turn into a
+/// Whether `kind` is a relocation against a symbol that [`ElfPlan`](super::ElfPlan) may turn into a
 /// relative one.
 pub(crate) fn is_absolute<S>(image: &Image<S>, kind: elf::RelocationType) -> bool {
     kind == image.machine.absolute()

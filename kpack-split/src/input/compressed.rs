@@ -16,7 +16,7 @@ use super::FileKind;
 
 /// How a file is compressed.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
-pub(crate) enum Compression {
+pub(crate) enum FileCompression {
     Zstd {
         /// Whether a checksum follows the content.
         checksum: bool,
@@ -29,7 +29,7 @@ const ZSTD_LEVEL: i32 = 3;
 
 /// A compressed code object or bundle, of which only the first bytes were decompressed.
 pub struct CompressedCode {
-    compression: Compression,
+    compression: FileCompression,
     kind: FileKind,
     content: Box<dyn Read>,
 }
@@ -49,9 +49,9 @@ impl CompressedCode {
                 // The frame header's descriptor (RFC 8878, section 3.1.1.1.1) says so in its third bit.
                 let checksum = magic[4] & 4 != 0;
                 let decoder = zstd::Decoder::new(whole()?).map_err(failed)?;
-                (Compression::Zstd { checksum }, Box::new(decoder))
+                (FileCompression::Zstd { checksum }, Box::new(decoder))
             } else if magic.starts_with(&[0x1f, 0x8b]) {
-                (Compression::Gzip, Box::new(MultiGzDecoder::new(BufReader::new(whole()?))))
+                (FileCompression::Gzip, Box::new(MultiGzDecoder::new(BufReader::new(whole()?))))
             } else {
                 return Ok(None);
             };
@@ -73,7 +73,7 @@ impl CompressedCode {
         self.kind
     }
 
-    pub(crate) fn compression(&self) -> Compression {
+    pub(crate) fn compression(&self) -> FileCompression {
         self.compression
     }
 
@@ -138,7 +138,7 @@ impl std::fmt::Debug for CompressedCode {
     }
 }
 
-impl Compression {
+impl FileCompression {
     /// Compresses `input` into the empty file `output`. Returns the digest of `input`.
     pub(crate) fn compress(self, mut input: &File, output: &File) -> io::Result<Blake3> {
         let size = input.metadata()?.len();

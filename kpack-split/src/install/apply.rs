@@ -21,7 +21,7 @@ use crate::split::Presplit;
 use crate::{Error, ids};
 
 /// The changes to make in the prefix.
-pub(super) struct Run<'a> {
+pub(super) struct InstallRun<'a> {
     pub(super) options: &'a InstallOptions,
     /// The prefix.
     pub(super) root: &'a Directory,
@@ -31,7 +31,7 @@ pub(super) struct Run<'a> {
     pub(super) fat: &'a [&'a InstallBinary],
 }
 
-impl Run<'_> {
+impl InstallRun<'_> {
     /// Writes all new files under hidden names, then renames them.
     pub(super) fn apply(
         &self,

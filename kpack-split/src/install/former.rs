@@ -17,7 +17,7 @@ use crate::split::variants::Kernels;
 use crate::{Error, ids};
 
 /// An archive of another module.
-struct Former {
+struct OtherArchive {
     /// Its file name, in quotes.
     name: String,
     /// The binaries whose kernels it has.
@@ -36,7 +36,7 @@ pub(super) fn warn_of_archives(
     let archives = former(kpacks, group, &known)?;
     for binary in fat {
         let own = archives.iter().filter(|former| former.binaries.contains(&binary.located.name));
-        let (unused, shared): (Vec<&Former>, Vec<&Former>) =
+        let (unused, shared): (Vec<&OtherArchive>, Vec<&OtherArchive>) =
             own.partition(|former| former.binaries.iter().all(|name| known.contains(&**name)));
         let advice =
             [(unused, "remove them"), (shared, "keep them for the code of other binaries")];
@@ -53,7 +53,11 @@ pub(super) fn warn_of_archives(
 }
 
 /// The archives of other modules than `group` with code of the `known` binaries.
-fn former(kpacks: &KpackPath, group: &Group, known: &BTreeSet<&str>) -> Result<Vec<Former>, Error> {
+fn former(
+    kpacks: &KpackPath,
+    group: &Group,
+    known: &BTreeSet<&str>,
+) -> Result<Vec<OtherArchive>, Error> {
     let mut found = Vec::new();
     if known.is_empty() {
         return Ok(found);
@@ -69,7 +73,7 @@ fn former(kpacks: &KpackPath, group: &Group, known: &BTreeSet<&str>) -> Result<V
             .map(str::to_owned)
             .collect();
         if binaries.iter().any(|name| known.contains(&**name)) {
-            found.push(Former { name: format!("`{}`", name.display()), binaries });
+            found.push(OtherArchive { name: format!("`{}`", name.display()), binaries });
         }
     }
     Ok(found)

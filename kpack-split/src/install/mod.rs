@@ -27,7 +27,7 @@ use crate::split::{
     variants,
 };
 use crate::{Error, ids};
-use apply::Run;
+use apply::InstallRun;
 use binary::{BinaryContent, InstallBinary};
 use plans::HostPlans;
 use targets::{split_already, wanted_targets};
@@ -164,7 +164,7 @@ fn attempt(
     let reported = binaries.iter().filter(|binary| !options.all || !binary.is_split());
     file_reports(reported, &plans, &wants, &mut report);
     if !fat.is_empty() {
-        let run = Run {
+        let run = InstallRun {
             options,
             root: prefix.root(),
             kpacks: &kpacks,

@@ -13,7 +13,7 @@ use kpack_format::{CodeId, TargetId};
 
 use super::binary::InstallBinary;
 use crate::elf::BinaryError;
-use crate::host::Plan;
+use crate::host::SplitPlan;
 use crate::input::{KpackPath, LinkedBinary, LocatedBinary, binary_error};
 use crate::publish::copy_range;
 use crate::report::Report;
@@ -23,7 +23,7 @@ use crate::{Error, ids};
 /// How to change a binary into a host binary.
 pub enum HostPlan {
     /// Device code is removed.
-    Planned(Box<Plan>),
+    Planned(Box<SplitPlan>),
     /// It has no device code of its own, only objects that were split before the link; bytes at
     /// these offsets change.
     Edited(Vec<(u64, Vec<u8>)>),

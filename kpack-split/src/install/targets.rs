@@ -52,14 +52,14 @@ pub(super) fn split_already<'a>(
 }
 
 /// The targets whose device code to keep.
-pub(super) enum Wanted {
+pub(super) enum WantedTargets {
     /// These; all that were found.
     All(BTreeSet<TargetId>),
     /// Those that the user's names mean.
     Selected(Selection),
 }
 
-impl Wanted {
+impl WantedTargets {
     pub(super) fn wants(&self, target: &TargetId) -> bool {
         match self {
             Self::All(found) => found.contains(target),
@@ -79,14 +79,14 @@ pub(super) fn wanted_targets(
     fat: &[&InstallBinary],
     already: SplitAlready<'_>,
     report: &mut Report,
-) -> Result<Wanted, Error> {
+) -> Result<WantedTargets, Error> {
     let found: BTreeSet<TargetId> = fat.iter().flat_map(|binary| binary.targets()).collect();
     let first = fat
         .first()
         .map(|binary| binary.located.path.as_path())
         .or(already.as_ref().map(|(path, _)| *path));
     let (false, Some(first)) = (options.architectures.is_empty(), first) else {
-        return Ok(Wanted::All(found));
+        return Ok(WantedTargets::All(found));
     };
     let expected: Selection = options.architectures.iter().collect();
 
@@ -113,7 +113,7 @@ pub(super) fn wanted_targets(
         check_targets(binary, &expected, options, report)?;
     }
     let keeps_all = options.unexpected == Unexpected::Keep && options.only != Some(Only::Device);
-    Ok(if keeps_all { Wanted::All(found) } else { Wanted::Selected(expected) })
+    Ok(if keeps_all { WantedTargets::All(found) } else { WantedTargets::Selected(expected) })
 }
 
 /// Reports targets that a binary lacks, and targets that are not expected.

@@ -29,13 +29,13 @@ use crate::report::Progress;
 use crate::{Error, ids};
 
 /// The chosen code objects of one binary.
-pub(super) struct Code {
+pub(super) struct ChosenCode {
     /// The targets that there is code for.
     known: BTreeSet<String>,
     /// The chosen ones.
     targets: BTreeSet<String>,
     /// The bundles to write, in order of their first wrappers.
-    bundles: Vec<NewBundle>,
+    bundles: Vec<JoinedBundle>,
     /// Where archives for the chosen GPUs would be, if nothing says which ones there are.
     unlisted: Vec<PathBuf>,
     /// The chosen GPUs that some wrappers have code for, and the code object indices of the others.
@@ -45,22 +45,22 @@ pub(super) struct Code {
 }
 
 /// A bundle to write.
-struct NewBundle {
+struct JoinedBundle {
     /// The positions of its wrappers.
     wrappers: Vec<usize>,
-    code: Vec<Chosen>,
+    code: Vec<ChosenObject>,
 }
 
 /// A chosen code object.
 #[derive(PartialEq)]
-struct Chosen {
+struct ChosenObject {
     target: String,
     place: CodePlace,
     /// The ID of its entry in the bundle.
     entry_id: String,
 }
 
-impl Code {
+impl ChosenCode {
     /// Chooses the code objects of `binary`.
     ///
     /// # Errors
@@ -95,7 +95,7 @@ impl Code {
         for id in own.into_iter().chain(generic).chain(spirv) {
             let target = id.to_string();
             let is_own = of_gpu(&id);
-            let needs = |wrapper: &Vec<Chosen>| is_own || needs_other(wrapper, id, chosen);
+            let needs = |wrapper: &Vec<ChosenObject>| is_own || needs_other(wrapper, id, chosen);
             if !wrappers.iter().any(needs) {
                 continue;
             }
@@ -124,7 +124,7 @@ impl Code {
                         has_copies = true;
                         continue;
                     }
-                    wrapper.push(Chosen {
+                    wrapper.push(ChosenObject {
                         target: target.clone(),
                         place,
                         entry_id: resolver.entry_id(place, *index, &target),
@@ -237,7 +237,7 @@ impl Code {
 
     /// The size of each bundle in bytes.
     pub(super) fn bundle_sizes(&self, binary: &MarkedBinary) -> Vec<u64> {
-        let size = |bundle: &NewBundle| match bundle.kept(binary) {
+        let size = |bundle: &JoinedBundle| match bundle.kept(binary) {
             Some(kept) => kept.end - kept.start,
             None => bundle.layout(binary).size,
         };
@@ -247,7 +247,7 @@ impl Code {
     /// The bundle of each wrapper, by position.
     pub(super) fn bundle_of_wrappers(&self) -> Vec<usize> {
         let bundles = self.bundles.iter().enumerate();
-        let wrappers = bundles.flat_map(|(bundle, NewBundle { wrappers, .. })| {
+        let wrappers = bundles.flat_map(|(bundle, JoinedBundle { wrappers, .. })| {
             wrappers.iter().map(move |wrapper| (*wrapper, bundle))
         });
         BTreeMap::from_iter(wrappers).into_values().collect()
@@ -332,7 +332,7 @@ impl Code {
     }
 }
 
-impl NewBundle {
+impl JoinedBundle {
     /// The code object index of its first wrapper.
     fn index(&self, binary: &MarkedBinary) -> u32 {
         binary.indices[self.wrappers[0]]
@@ -353,22 +353,26 @@ impl NewBundle {
 
 /// The bundles of wrappers with this code. Wrappers share one only if they did before the split, and still
 /// have the same code: ROCm 5.2 to 6.2 know modules by the addresses of their bundles.
-fn bundles(binary: &MarkedBinary, wrappers: Vec<Vec<Chosen>>, is_shared: bool) -> Vec<NewBundle> {
+fn bundles(
+    binary: &MarkedBinary,
+    wrappers: Vec<Vec<ChosenObject>>,
+    is_shared: bool,
+) -> Vec<JoinedBundle> {
     #[derive(PartialEq, Eq, PartialOrd, Ord)]
-    enum Former {
+    enum FormerBundle {
         /// In the file, at this offset.
         Kept(u64),
         /// The number in the marker.
         Moved(usize),
     }
-    let mut bundles: Vec<NewBundle> = Vec::new();
+    let mut bundles: Vec<JoinedBundle> = Vec::new();
     let mut known = BTreeMap::new();
     for (position, code) in wrappers.into_iter().enumerate() {
         let index = binary.indices[position];
         let former = match binary.kept.get(&index) {
-            Some(kept) => Some(Former::Kept(kept.start)),
-            None if is_shared => Some(Former::Moved(0)),
-            None => binary.marker.shared_bundle(index).map(Former::Moved),
+            Some(kept) => Some(FormerBundle::Kept(kept.start)),
+            None if is_shared => Some(FormerBundle::Moved(0)),
+            None => binary.marker.shared_bundle(index).map(FormerBundle::Moved),
         };
         if let Some(former) = former {
             let first = *known.entry(former).or_insert(bundles.len());
@@ -377,7 +381,7 @@ fn bundles(binary: &MarkedBinary, wrappers: Vec<Vec<Chosen>>, is_shared: bool) -
                 continue;
             }
         }
-        bundles.push(NewBundle { wrappers: vec![position], code });
+        bundles.push(JoinedBundle { wrappers: vec![position], code });
     }
     bundles
 }
@@ -388,12 +392,12 @@ fn has_code_for(ids: impl IntoIterator<Item = TargetId>, gpu: &TargetId) -> bool
     ids.any(|id| id.is_spirv() || id.may_be_taken_for(gpu, Delivery::Bundle))
 }
 
-fn target_ids(wrapper: &[Chosen]) -> impl Iterator<Item = TargetId> {
+fn target_ids(wrapper: &[ChosenObject]) -> impl Iterator<Item = TargetId> {
     wrapper.iter().filter_map(|code| code.target.parse().ok())
 }
 
 /// Whether the HIP runtime would take code for `id`, a generic target or SPIR-V, for a wrapper with this code.
-fn needs_other(wrapper: &[Chosen], id: &TargetId, chosen: &[TargetId]) -> bool {
+fn needs_other(wrapper: &[ChosenObject], id: &TargetId, chosen: &[TargetId]) -> bool {
     let mut there: Vec<TargetId> = target_ids(wrapper).collect();
     let mut gpus = chosen.iter();
     if id.is_spirv() {
@@ -461,12 +465,12 @@ fn all_are_asked_for(
 fn put(
     binary: &MarkedBinary,
     resolver: &mut Resolver,
-    (bundle, code): (&NewBundle, &Chosen),
+    (bundle, code): (&JoinedBundle, &ChosenObject),
     (output, sums, at): (&File, Option<&Sums>, u64),
 ) -> Result<Option<Blake3>, Error> {
     let path = &binary.located.path;
     let index = bundle.index(binary);
-    let Chosen { target, place, .. } = code;
+    let ChosenObject { target, place, .. } = code;
     let size = place.size;
     let Some(place) = resolver.find(index, target).filter(|now| now.size == size) else {
         return Err(Error::changed(path));

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use super::binary::MarkedBinary;
-use super::code::Code;
+use super::code::ChosenCode;
 use super::differences;
 use super::options::JoinOptions;
 use crate::elf::{BinaryError, NewCode};
@@ -15,12 +15,12 @@ use crate::{Error, ids};
 
 impl MarkedBinary {
     /// The targets that an earlier run put back, and that a join with `code` does not.
-    pub(super) fn dropped_by(&self, code: &Code) -> Vec<String> {
+    pub(super) fn dropped_by(&self, code: &ChosenCode) -> Vec<String> {
         self.joined.difference(code.targets()).cloned().collect()
     }
 
     /// Plans the joined binary.
-    pub(super) fn plan(&self, code: &Code) -> Result<JoinPlan, Error> {
+    pub(super) fn plan(&self, code: &ChosenCode) -> Result<JoinPlan, Error> {
         let file = self.open()?;
         let wrappers = self.wrappers.iter().copied();
         let new = NewCode {
@@ -35,7 +35,7 @@ impl MarkedBinary {
     /// Writes the joined binary, checks it, and lets it replace the split one or another file.
     pub(super) fn write(
         &self,
-        code: &Code,
+        code: &ChosenCode,
         plan: &JoinPlan,
         options: &JoinOptions,
         lookup: &Lookup,

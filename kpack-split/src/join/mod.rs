@@ -19,7 +19,7 @@ use crate::parallel;
 use crate::report::{FileReport, Outcome, Progress, Report};
 use crate::{Error, ids};
 use binary::{Joinable, MarkedBinary};
-use code::Code;
+use code::ChosenCode;
 use kpack_core::Reason;
 use kpack_core::words::list_some;
 
@@ -99,7 +99,7 @@ fn plan(
     options: &JoinOptions,
     lookup: &Lookup,
     report: &mut Report,
-) -> Result<Vec<(MarkedBinary, Code, JoinPlan)>, Error> {
+) -> Result<Vec<(MarkedBinary, ChosenCode, JoinPlan)>, Error> {
     let prefix = Prefix::new(&options.prefix)?;
     let binaries = if options.files.is_empty() {
         all_binaries(&prefix, options)?
@@ -199,10 +199,10 @@ fn choose(
     options: &JoinOptions,
     lookup: &Lookup,
     report: &mut Report,
-) -> Result<Vec<(MarkedBinary, Code)>, Error> {
+) -> Result<Vec<(MarkedBinary, ChosenCode)>, Error> {
     let mut chosen = Vec::new();
     for binary in binaries {
-        let code = Code::choose(&binary, options, lookup)?;
+        let code = ChosenCode::choose(&binary, options, lookup)?;
         let lacking = code.lacking(&options.architectures);
         if !lacking.is_empty() && !options.installed {
             let text = format!("has no device code for {lacking}, only for {}", code.known());
@@ -240,7 +240,7 @@ fn choose(
         }
         chosen.push((binary, code));
     }
-    let has_code = |(_, code): &(MarkedBinary, Code)| !code.targets().is_empty();
+    let has_code = |(_, code): &(MarkedBinary, ChosenCode)| !code.targets().is_empty();
     let (planned, without): (Vec<_>, Vec<_>) = chosen.into_iter().partition(has_code);
     if let (true, Some((first, code))) = (planned.is_empty(), without.first())
         && !options.installed

@@ -16,7 +16,7 @@ use super::check;
 use super::checksum::Sums;
 use super::former::{self, Former, FormerSection};
 use super::image::{CODE_SECTIONS, Image, MARKER_SECTION, SECTION_HEADER, Section, moved};
-use super::plan::{Parts, Plan, can_be_rewritten};
+use super::plan::{Parts, PePlan, can_be_rewritten};
 use crate::device_code::{
     BUNDLE_ALIGN, FatBinary, KeptMarker, NewCode, PlannedWrapper, place_bundles,
 };
@@ -24,9 +24,9 @@ use crate::plan::{self, WrappersAt};
 use crate::rewrite::{Edits, Gap, Gaps};
 
 /// How to make a joined binary from a split one.
-pub type JoinPlan = plan::JoinPlan<Plan>;
+pub type PeJoinPlan = plan::BinaryJoinPlan<PePlan>;
 
-impl JoinPlan {
+impl PeJoinPlan {
     /// Plans the joined binary of `image`, which is split, or was joined for other targets.
     pub fn new<S: ReadAt>(image: &Image<S>, code: &NewCode<'_>) -> Result<Self, BinaryError> {
         let wrappers = |bundles: &[u64]| code.wrappers_at(bundles);
@@ -99,7 +99,7 @@ impl JoinPlan {
     }
 }
 
-impl Plan {
+impl PePlan {
     /// The same plan, but these bundles of `input` and their wrappers stay.
     pub(crate) fn keeping<S: ReadAt>(
         self,
@@ -107,7 +107,7 @@ impl Plan {
         kept: &[KeptBundle],
     ) -> Result<Self, BinaryError> {
         self.keeping_by(input, kept, |result, marker, sizes, wrappers| {
-            JoinPlan::with(&Image::read(result)?, marker, sizes, wrappers)
+            PeJoinPlan::with(&Image::read(result)?, marker, sizes, wrappers)
         })
     }
 }
@@ -118,7 +118,7 @@ pub(super) fn take_out<S: ReadAt>(
     fat: &FatBinary,
     kept: &KeptMarker,
     marker: &[u8],
-) -> Result<Plan, BinaryError> {
+) -> Result<PePlan, BinaryError> {
     let size = marker.len() as u64;
     let mut edits = Edits::default();
     let read = |offset, size| image.bytes(offset, size, "the marker");
@@ -507,7 +507,7 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
     }
 
     /// Plans the image of these sections.
-    fn plan(&self, planned: Planned) -> Result<Plan, BinaryError> {
+    fn plan(&self, planned: Planned) -> Result<PePlan, BinaryError> {
         let image_size = self.image_size(&planned.sections);
         let order = Vec::from_iter(planned.sections.iter().map(|(index, _)| *index));
         let renumbered = |number: u16, value: u32| {
@@ -536,7 +536,7 @@ impl<'a, S: ReadAt> SplitImage<'a, S> {
             renumbered: &renumbered,
             edits: planned.edits,
         };
-        Plan::assemble(self.image, parts)
+        PePlan::assemble(self.image, parts)
     }
 }
 

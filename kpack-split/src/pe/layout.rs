@@ -12,13 +12,13 @@ use kpack_core::elf::{BinaryError, POINTER, ReadAt, refuse, unsupported};
 
 use super::check;
 use super::image::{CODE_SECTIONS, Image, MARKER_SECTION, SECTION_HEADER, Section, moved};
-use super::join::{self, JoinPlan};
-use super::plan::{Parts, Plan, can_be_rewritten};
+use super::join::{self, PeJoinPlan};
+use super::plan::{Parts, PePlan, can_be_rewritten};
 use super::relocations::Relocations;
 use crate::device_code::{FatBinary, NewCode, bundle_align, place_bundles, planned_wrappers};
 use crate::rewrite::{Edits, Gap, Gaps};
 
-impl Plan {
+impl PePlan {
     /// Plans the host binary of `image`, replacing the device code `fat` by `marker` (at most 64 KiB).
     pub fn new<S: ReadAt>(
         image: &Image<S>,
@@ -78,7 +78,7 @@ impl Plan {
     }
 }
 
-impl JoinPlan {
+impl PeJoinPlan {
     /// Plans the binary of `image` whose device code `fat` becomes the smaller bundles of `code`, in its place. The section
     /// keeps its addresses, of which the last ones have no bytes in the file.
     pub fn trimmed<S: ReadAt>(
@@ -121,7 +121,7 @@ impl JoinPlan {
             renumbered: &|number, value| (number, value),
             edits: Edits::default(),
         };
-        let plan = Plan::assemble(image, parts)?;
+        let plan = PePlan::assemble(image, parts)?;
         let bundles = starts.iter().map(|start| section.offset + (start - section.address));
         Ok(Self { bundles: bundles.collect(), plan })
     }

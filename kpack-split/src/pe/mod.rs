@@ -1,7 +1,7 @@
 //! Splits one DLL or program for Windows: reads it, finds its device code, plans the host binary, and applies the
-//! plan. `JoinPlan` is the reverse.
+//! plan. `PeJoinPlan` is the reverse.
 //!
-//! `Image` (headers) → `DeviceCode` (wrappers and bundles) → `Plan` (the layout, pure data) → `Plan::apply` (the
+//! `Image` (headers) → `DeviceCode` (wrappers and bundles) → `PePlan` (the layout, pure data) → `PePlan::apply` (the
 //! rewrite, checked afterwards).
 
 mod check;
@@ -20,6 +20,6 @@ pub use check::sound as check_loaded;
 pub(crate) use checksum::Sums;
 pub(crate) use facts::{build_marks, data, facts};
 pub use image::{CODE_SECTIONS, Image, MARKER_SECTION, Section, WRAPPER_SECTIONS};
-pub use join::JoinPlan;
+pub use join::PeJoinPlan;
 pub use memory::compare;
-pub use plan::Plan;
+pub use plan::PePlan;

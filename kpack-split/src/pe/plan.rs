@@ -17,7 +17,7 @@ use crate::plan;
 use crate::rewrite::{Edits, Gaps, Rewrite};
 
 /// How to make one PE file from another.
-pub type Plan = plan::Plan<Image<()>, Headers>;
+pub type PePlan = plan::BinaryPlan<Image<()>, Headers>;
 
 /// What is new in the headers.
 #[derive(Debug, Clone)]
@@ -43,7 +43,7 @@ pub(super) struct Parts<'a> {
     pub(super) edits: Edits,
 }
 
-impl Plan {
+impl PePlan {
     /// Completes a plan for `image`: headers, and what refers to sections and offsets.
     pub(super) fn assemble<S: ReadAt>(
         image: &Image<S>,
@@ -183,10 +183,10 @@ fn headers<S>(
     let table = sections.iter().flat_map(Section::to_bytes).collect();
     edits.write(image.table().start, table);
     let gone = image.sections.len().saturating_sub(sections.len()) as u64;
-    let end = image.table().end;
-    let start = end - gone * super::image::SECTION_HEADER;
+    let table_end = image.table().end;
+    let start = table_end - gone * super::image::SECTION_HEADER;
     // What is after the new headers is cut out.
-    let end = end.min(sizes.0).max(start);
+    let end = table_end.min(sizes.0).max(start);
     edits.zero(start, end - start);
 }
 

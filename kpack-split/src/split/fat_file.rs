@@ -9,7 +9,7 @@ use kpack_format::names::FileNames;
 
 use super::{PackedCode, Spirv, code_ids, padding};
 use crate::elf;
-use crate::host::{Image, Plan};
+use crate::host::{Image, SplitPlan};
 use crate::input::{self, FileKind, LinkedBinary, is_spirv_archived};
 use crate::{Error, ids};
 use kpack_core::words::list;
@@ -228,7 +228,7 @@ impl FatFile {
     /// # Errors
     /// Also if some wrappers were split before the link: only `kpack split` relocates their
     /// device code.
-    pub fn plan(&self, marker: &Marker) -> Result<Plan, Error> {
+    pub fn plan(&self, marker: &Marker) -> Result<SplitPlan, Error> {
         match self.split_before() {
             0 => self.plan_with(marker, Vec::new()),
             count => Err(Error::rejected(
@@ -245,7 +245,11 @@ impl FatFile {
 
     /// Plans its host binary, with `marker` in place of the device code, room for a longer marker,
     /// and further `edits`, given by file offset.
-    pub fn plan_with(&self, marker: &Marker, edits: Vec<(u64, Vec<u8>)>) -> Result<Plan, Error> {
+    pub fn plan_with(
+        &self,
+        marker: &Marker,
+        edits: Vec<(u64, Vec<u8>)>,
+    ) -> Result<SplitPlan, Error> {
         let image = self.headers.over(self.code.open()?);
         let least = marker.to_bytes();
         let bytes = match &self.fat.joined {
@@ -264,7 +268,7 @@ impl FatFile {
                 code_ids::with_room(marker, available)
             }
         };
-        let mut plan = Plan::new(&image, &self.fat, &bytes, self.code.kept())
+        let mut plan = SplitPlan::new(&image, &self.fat, &bytes, self.code.kept())
             .map_err(|error| input::binary_error(&self.code.path, error))?;
         plan.add(edits);
         Ok(plan)

@@ -92,7 +92,7 @@ fn add_treated(
 pub(crate) type Fill<'a> = dyn FnOnce(&mut ArchiveWriter<File>) -> Result<(), Error> + 'a;
 
 /// Passes the archive of a group and target to a function that fills it.
-pub(crate) type Destination<'a> =
+pub(crate) type ArchiveFiller<'a> =
     dyn FnMut(&Group, &TargetId, Box<Fill<'_>>) -> Result<(), Error> + 'a;
 
 impl Presplit {
@@ -260,7 +260,7 @@ impl Presplit {
         name: &str,
         wanted: &dyn Fn(&TargetId) -> bool,
         treatment: &Treatment<'_>,
-        destination: &mut Destination<'_>,
+        destination: &mut ArchiveFiller<'_>,
     ) -> Result<(), Error> {
         let wrappers = &self.wrappers;
         for source in self.archives.iter().filter(|source| wanted(&source.target)) {

@@ -31,17 +31,17 @@ const MOST_AT_ONCE: u64 = 32 << 20;
 pub(super) type Sizes = BTreeMap<TargetId, u64>;
 
 /// A bundle as it will be.
-pub(super) struct NewBundle {
+pub(super) struct TrimmedBundle {
     /// Size in bytes.
     pub(super) size: u64,
     /// The code that stays, and the code that goes.
     pub(super) stays: Sizes,
     pub(super) goes: Sizes,
-    content: Content,
+    content: BundleBytes,
 }
 
 /// Where a new bundle's bytes come from.
-enum Content {
+enum BundleBytes {
     /// The bundle as it is, in the input.
     Same(Range<u64>),
     /// A plain bundle: its table, and where code objects are in the input and come to be in the bundle.
@@ -51,7 +51,7 @@ enum Content {
 }
 
 /// What a bundle is read from, and compressed into.
-pub(super) struct Source<'a> {
+pub(super) struct BundleSource<'a> {
     pub(super) input: &'a File,
     /// A scratch file, made when it is needed.
     pub(super) file: OnceCell<File>,
@@ -64,26 +64,26 @@ pub(super) struct Source<'a> {
 
 /// Why a bundle cannot be planned.
 #[derive(Debug)]
-pub(super) enum Failure {
+pub(super) enum BundleFailure {
     /// It is damaged, or cannot be read.
     Bundle(BundleError),
     /// The scratch file cannot be written, which says nothing about the bundle.
     Scratch(Error),
 }
 
-impl From<BundleError> for Failure {
+impl From<BundleError> for BundleFailure {
     fn from(error: BundleError) -> Self {
         Self::Bundle(error)
     }
 }
 
-impl From<Error> for Failure {
+impl From<Error> for BundleFailure {
     fn from(error: Error) -> Self {
         Self::Scratch(error)
     }
 }
 
-impl Failure {
+impl BundleFailure {
     /// The error of a file, with what `of_bundle` makes of that of a bundle.
     pub(super) fn error(self, of_bundle: impl FnOnce(BundleError) -> Error) -> Error {
         match self {
@@ -93,7 +93,7 @@ impl Failure {
     }
 }
 
-impl<'a> Source<'a> {
+impl<'a> BundleSource<'a> {
     pub(super) fn new(input: &'a File, scratch: Scratch<'a>, host_entry: &'a str) -> Self {
         Self { input, file: OnceCell::new(), scratch, host_entry, in_place: false }
     }
@@ -111,7 +111,7 @@ impl<'a> Source<'a> {
         &self,
         start: u64,
         write: impl FnOnce(&mut dyn WriteSeek) -> Result<T, BundleError>,
-    ) -> Result<T, Failure> {
+    ) -> Result<T, BundleFailure> {
         let out: Box<dyn WriteSeek> = match self.scratch.only_measured {
             true => Box::new(Counter::default()),
             false => Box::new(self.file()?),
@@ -125,7 +125,7 @@ impl<'a> Source<'a> {
         start: u64,
         file: Box<dyn WriteSeek + '_>,
         write: impl FnOnce(&mut dyn WriteSeek) -> Result<T, BundleError>,
-    ) -> Result<T, Failure> {
+    ) -> Result<T, BundleFailure> {
         let failed = Rc::default();
         let mut out = BufWriter::new(Noticing { file, failed: Rc::clone(&failed) });
         let done = out
@@ -223,21 +223,21 @@ impl Seek for Counter {
     }
 }
 
-impl NewBundle {
+impl TrimmedBundle {
     /// Plans what becomes of `bundle`, at an offset of the input. A compressed one is compressed again, into the
     /// scratch file, since only then its size is known.
     pub(super) fn plan(
         bundle: &Bundle,
         at: u64,
         keep: &Keep,
-        source: &Source<'_>,
-    ) -> Result<Self, Failure> {
+        source: &BundleSource<'_>,
+    ) -> Result<Self, BundleFailure> {
         let stay = keep.entries(bundle);
         let mut new = Self {
             size: bundle.size,
             stays: Sizes::new(),
             goes: Sizes::new(),
-            content: Content::Same(at..at.saturating_add(bundle.size)),
+            content: BundleBytes::Same(at..at.saturating_add(bundle.size)),
         };
         for (entry, stays) in bundle.entries.iter().zip(&stay) {
             if let Some(target) = entry.id.target().filter(|_| entry.size > 0) {
@@ -262,7 +262,7 @@ impl NewBundle {
                     (from..from + entry.size, entry.offset)
                 });
             let table = part_of_table(source.input, at, &stay).map_err(BundleError::from)?;
-            new.content = Content::Plain { code: code.collect(), table };
+            new.content = BundleBytes::Plain { code: code.collect(), table };
             return Ok(new);
         }
         let mut entries = Vec::from_iter(
@@ -283,7 +283,7 @@ impl NewBundle {
                     true => 0,
                     false => source.file()?.metadata().map_err(failed)?.len(),
                 };
-                let compress = |long_matches: bool| -> Result<_, Failure> {
+                let compress = |long_matches: bool| -> Result<_, BundleFailure> {
                     let size = layout.size;
                     let extract = |out: &mut dyn Write| {
                         extract((bundle, at), &entries, &layout, source.input, out)
@@ -319,10 +319,13 @@ impl NewBundle {
                     }
                     (code, size) = compress(true)?;
                 }
-                (size, Content::Compressed { scratch: start..start + size, code })
+                (size, BundleBytes::Compressed { scratch: start..start + size, code })
             }
-            format => {
-                debug_assert!(format.is_in_place(), "{format} bundles are not written");
+            format if !format.is_in_place() => {
+                let reason = format!("its format is {format}, which kpack does not write").into();
+                return Err(BundleError::Malformed { offset: 0, reason }.into());
+            }
+            _ => {
                 let code =
                     entries.iter().zip(layout.offsets).filter(|(entry, _)| entry.size > 0).map(
                         |(entry, to)| {
@@ -330,7 +333,7 @@ impl NewBundle {
                             (from..from + entry.size, to)
                         },
                     );
-                (layout.size, Content::Plain { code: code.collect(), table: layout.table })
+                (layout.size, BundleBytes::Plain { code: code.collect(), table: layout.table })
             }
         };
         Ok(new)
@@ -338,12 +341,12 @@ impl NewBundle {
 
     /// Whether any of its code goes.
     pub(super) fn changes(&self) -> bool {
-        !matches!(self.content, Content::Same(_))
+        !matches!(self.content, BundleBytes::Same(_))
     }
 
     /// Its size in the scratch file, in bytes.
     pub(super) fn scratch_size(&self) -> u64 {
-        if matches!(self.content, Content::Compressed { .. }) { self.size } else { 0 }
+        if matches!(self.content, BundleBytes::Compressed { .. }) { self.size } else { 0 }
     }
 
     /// Writes it to an offset of `output`.
@@ -355,13 +358,13 @@ impl NewBundle {
         at: u64,
     ) -> io::Result<()> {
         match &self.content {
-            Content::Same(range) => copy_range(input, output, range.clone(), at),
-            Content::Plain { table, code } => {
+            BundleBytes::Same(range) => copy_range(input, output, range.clone(), at),
+            BundleBytes::Plain { table, code } => {
                 output.write_all_at(table, at)?;
                 let mut code = code.iter();
                 code.try_for_each(|(range, to)| copy_range(input, output, range.clone(), at + to))
             }
-            Content::Compressed { scratch: range, .. } => match scratch {
+            BundleBytes::Compressed { scratch: range, .. } => match scratch {
                 Some(scratch) => copy_range(scratch, output, range.clone(), at),
                 None => Err(io::Error::other("the scratch file is missing")),
             },
@@ -387,9 +390,9 @@ impl NewBundle {
             )
         };
         let ranges = match &self.content {
-            Content::Same(range) => vec![(range.clone(), 0)],
-            Content::Plain { code, .. } => code.clone(),
-            Content::Compressed { code, .. } => return self.check_compressed(code, output, at),
+            BundleBytes::Same(range) => vec![(range.clone(), 0)],
+            BundleBytes::Plain { code, .. } => code.clone(),
+            BundleBytes::Compressed { code, .. } => return self.check_compressed(code, output, at),
         };
         for (range, to) in ranges {
             if let Some(offset) = same(&range, at + to)? {
@@ -397,7 +400,7 @@ impl NewBundle {
                 return Ok(Some(format!("the code at file offset {offset:#x} is not the input's")));
             }
         }
-        if let Content::Plain { table, .. } = &self.content {
+        if let BundleBytes::Plain { table, .. } = &self.content {
             let mut written = vec![0; table.len()];
             output.read_exact_at(&mut written, at)?;
             if written != *table {

@@ -12,7 +12,7 @@ use kpack_format::TargetId;
 use kpack_format::digest::Blake3;
 use kpack_format::offload_bundle::{Bundle, BundleError, Format};
 
-use super::bundle::{Failure, NewBundle, Sizes, Source};
+use super::bundle::{BundleFailure, BundleSource, Sizes, TrimmedBundle};
 use super::{Keep, Scratch};
 use crate::device_code::{DeviceCode, NewCode};
 use crate::elf::{BinaryError, Wrapper};
@@ -50,7 +50,7 @@ pub enum Trim {
 pub struct TrimPlan {
     identity: Identity,
     kind: Kind,
-    bundles: Vec<NewBundle>,
+    bundles: Vec<TrimmedBundle>,
     scratch: Option<File>,
     size_after: u64,
     left: Option<Finding>,
@@ -71,7 +71,7 @@ enum Kind {
 
 /// Where a trimmed file goes: a name in an open directory.
 #[derive(Debug)]
-pub struct Destination<'a> {
+pub struct TrimDestination<'a> {
     /// The directory.
     pub directory: &'a Arc<Directory>,
     /// The name of the file in it.
@@ -84,7 +84,7 @@ pub struct Destination<'a> {
 /// A trimmed file that was written.
 #[derive(Debug)]
 #[non_exhaustive]
-pub struct Written {
+pub struct WrittenFile {
     /// Tells whether another file has taken its place since.
     pub identity: Identity,
     /// A message for each attribute that could not be kept.
@@ -128,7 +128,7 @@ fn linked(path: &Path, file: File, keep: &Keep, scratch: Scratch<'_>) -> Result<
     };
     let input = linked.image.source();
     let host_entry = format!("host-{}--", linked.image.host_triple());
-    let mut source = Source::new(input, scratch, &host_entry);
+    let mut source = BundleSource::new(input, scratch, &host_entry);
     let wrappers = fat.map_or(&[][..], |fat| &fat.wrappers);
     let (mut bundles, ranges) = new_bundles(path, wrappers, keep, &source)?;
     source.in_place = true;
@@ -143,7 +143,8 @@ fn linked(path: &Path, file: File, keep: &Keep, scratch: Scratch<'_>) -> Result<
         });
     }
     let identity = Identity::of(path, input)?;
-    let (kind, size_after) = match fat.filter(|_| bundles[..own].iter().any(NewBundle::changes)) {
+    let (kind, size_after) = match fat.filter(|_| bundles[..own].iter().any(TrimmedBundle::changes))
+    {
         Some(fat) => {
             let in_file = ranges.values().map(|range| range.1.clone());
             padding::check(path, input, fat.section(), in_file)?;
@@ -185,7 +186,7 @@ fn objects(path: &Path, file: &File, keep: &Keep, scratch: Scratch<'_>) -> Resul
         return Ok(Trim::Nothing);
     }
     let objects = FatObjects::read(path, file)?;
-    let source = Source::new(file, scratch, "host-x86_64-unknown-linux--");
+    let source = BundleSource::new(file, scratch, "host-x86_64-unknown-linux--");
     let (bundles, ranges) = new_bundles(path, &objects.wrappers(), keep, &source)?;
     if let Some(trim) = nothing_goes(path, &bundles, keep) {
         return Ok(if bundles.is_empty() { Trim::Nothing } else { trim });
@@ -212,8 +213,8 @@ fn new_bundles(
     path: &Path,
     wrappers: &[Wrapper],
     keep: &Keep,
-    source: &Source<'_>,
-) -> Result<(Vec<NewBundle>, Ranges), Error> {
+    source: &BundleSource<'_>,
+) -> Result<(Vec<TrimmedBundle>, Ranges), Error> {
     let mut reader = BufReader::new(SharedFile::of(source.input));
     let (mut bundles, mut ranges) = (Vec::new(), Ranges::new());
     for wrappers in by_bundle(wrappers.iter()) {
@@ -221,7 +222,7 @@ fn new_bundles(
         let failed = |error| wrapper_error(path, wrappers[0].co_index, at, error);
         let bundle = open_bundle(&mut reader, wrappers[0]).map_err(failed)?;
         ranges.insert(at, (bundles.len(), at..at.saturating_add(bundle.size)));
-        let new = NewBundle::plan(&bundle, at, keep, source);
+        let new = TrimmedBundle::plan(&bundle, at, keep, source);
         bundles.push(new.map_err(|error| error.error(failed))?);
     }
     Ok((bundles, ranges))
@@ -234,8 +235,9 @@ fn bundle_file(path: &Path, file: &File, keep: &Keep, scratch: Scratch<'_>) -> R
     let bundle =
         Bundle::read(&mut BufReader::new(RangeReader::new(file, 0..size)), size).map_err(failed)?;
     padding::check(path, file, 0..size, std::iter::once(0..bundle.size))?;
-    let source = Source::new(file, scratch, "");
-    let new = NewBundle::plan(&bundle, 0, keep, &source).map_err(|error| error.error(failed))?;
+    let source = BundleSource::new(file, scratch, "");
+    let new =
+        TrimmedBundle::plan(&bundle, 0, keep, &source).map_err(|error| error.error(failed))?;
     let (size_after, bundles) = (new.size, vec![new]);
     if let Some(trim) = nothing_goes(path, &bundles, keep) {
         return Ok(trim);
@@ -287,7 +289,7 @@ fn compressed_file(
 /// Bundles in read-only data, which the program finds by itself. They cannot move.
 #[derive(Default)]
 struct InData {
-    bundles: Vec<NewBundle>,
+    bundles: Vec<TrimmedBundle>,
     /// Where each of them is.
     rooms: Vec<Range<u64>>,
     /// Why all of them stay as they are.
@@ -299,7 +301,7 @@ fn in_data(
     path: &Path,
     linked: &LinkedBinary,
     keep: &Keep,
-    source: &Source<'_>,
+    source: &BundleSource<'_>,
 ) -> Result<InData, Error> {
     let mut planned = InData::default();
     let found = linked.image.bundles_in_data().map_err(|error| binary_error(path, error))?;
@@ -320,9 +322,9 @@ fn in_data(
             };
             let available = section.end - start;
             let mut reader = BufReader::new(RangeReader::new(source.input, *start..section.end));
-            let bundle = Bundle::read(&mut reader, available).map_err(Failure::Bundle);
+            let bundle = Bundle::read(&mut reader, available).map_err(BundleFailure::Bundle);
             let new = bundle.and_then(|bundle| {
-                let new = NewBundle::plan(&bundle, *start, keep, source)?;
+                let new = TrimmedBundle::plan(&bundle, *start, keep, source)?;
                 Ok((bundle, new))
             });
             let (bundle, new) = match new {
@@ -360,8 +362,8 @@ fn left_alone(
 }
 
 /// Why a file with these bundles stays as it is, if it does.
-fn nothing_goes(path: &Path, bundles: &[NewBundle], keep: &Keep) -> Option<Trim> {
-    if !bundles.iter().any(NewBundle::changes) {
+fn nothing_goes(path: &Path, bundles: &[TrimmedBundle], keep: &Keep) -> Option<Trim> {
+    if !bundles.iter().any(TrimmedBundle::changes) {
         return Some(Trim::Done);
     }
     if bundles.iter().any(|bundle| !bundle.stays.is_empty()) {
@@ -393,7 +395,7 @@ impl TrimPlan {
     /// Size in bytes of what it keeps in a scratch file until it is applied or dropped.
     pub fn scratch_size(&self) -> u64 {
         let packed = if let Kind::Compressed { .. } = self.kind { self.size_after } else { 0 };
-        packed + self.bundles.iter().map(NewBundle::scratch_size).sum::<u64>()
+        packed + self.bundles.iter().map(TrimmedBundle::scratch_size).sum::<u64>()
     }
 
     /// What else has code and stays as it is: bundles in its data.
@@ -421,7 +423,12 @@ impl TrimPlan {
     ///
     /// # Errors
     /// [`Error::Changed`] if a file is not the planned one any more; [`Error::Refused`]; [`Error::Io`].
-    pub fn apply(&self, path: &Path, input: &File, to: &Destination<'_>) -> Result<Written, Error> {
+    pub fn apply(
+        &self,
+        path: &Path,
+        input: &File,
+        to: &TrimDestination<'_>,
+    ) -> Result<WrittenFile, Error> {
         if Identity::of(path, input)? != self.identity {
             return Err(Error::changed(path));
         }
@@ -447,7 +454,7 @@ impl TrimPlan {
             .and_then(|old| Ok(BLOCK * old.saturating_sub(blocks(staged.file())?)))
             .map_err(|error| Error::io(path, "read", error))?;
         publish::replace(staged)?;
-        Ok(Written { identity, lost, freed })
+        Ok(WrittenFile { identity, lost, freed })
     }
 
     fn offsets(&self) -> Vec<u64> {
@@ -532,7 +539,7 @@ impl TrimPlan {
                 }
             }
         }
-        let check = |(bundle, at): (&NewBundle, u64)| match bundle.check(input, output, at) {
+        let check = |(bundle, at): (&TrimmedBundle, u64)| match bundle.check(input, output, at) {
             Err(error @ BundleError::Malformed { .. }) => unsound(error.to_string()),
             Err(error) => Err(bundle_error(path, "", error)),
             Ok(Some(wrong)) => unsound(wrong),

@@ -88,7 +88,7 @@ pub(super) fn compare(
     }
     // An unreadable marker has already been reported.
     if let Ok(groups) = binary.markers()
-        && let Some(kernels) = Kernels::open(context, binary, &groups)?
+        && let Some(kernels) = SplitKernels::open(context, binary, &groups)?
     {
         let mut moved = fat.clone();
         moved.wrappers.retain(|wrapper| !kept.contains(&wrapper.co_index));
@@ -147,13 +147,13 @@ type Compared = BTreeMap<(usize, CodePlace), Option<String>>;
 type Differing = BTreeMap<(u32, TargetId), (EntryId, Vec<String>)>;
 
 /// The code objects of a split binary, by the positions of its wrappers.
-struct Kernels {
+struct SplitKernels {
     resolvers: Vec<Resolver>,
     /// The resolver of each wrapper, and its code object index there.
     wrappers: BTreeMap<u32, (usize, u32)>,
 }
 
-impl Kernels {
+impl SplitKernels {
     /// Returns `None` if a marker does not name its kernels.
     fn open(
         context: &Context<'_>,
@@ -340,7 +340,7 @@ fn compare_code(
     path: &Path,
     original: &LinkedBinary,
     fat: &FatBinary,
-    mut kernels: Kernels,
+    mut kernels: SplitKernels,
     options: &Options,
     report: &mut Report,
 ) -> Result<(), Error> {

@@ -18,7 +18,7 @@ use crate::input::{CodePlace, KernelNames, LinkedBinary, NameHash, Resolver};
 const MOST_KERNELS: usize = 3;
 
 /// Where code objects are, by index and target.
-pub(super) type Places = BTreeMap<u32, BTreeMap<String, CodePlace>>;
+pub(super) type KernelPlaces = BTreeMap<u32, BTreeMap<String, CodePlace>>;
 
 /// The kernels of an index's code objects, by target.
 type OfTargets<'a> = BTreeMap<&'a str, KernelNames>;
@@ -26,7 +26,7 @@ type OfTargets<'a> = BTreeMap<&'a str, KernelNames>;
 /// Compares the code objects of all targets, which are at `places`.
 pub(super) fn verify(
     binary: &LinkedBinary,
-    places: &Places,
+    places: &KernelPlaces,
     resolver: &Resolver,
     context: &Context<'_>,
     report: &mut Report,

@@ -9,7 +9,7 @@ use kpack_format::marker::{Marker, of_another_build};
 use kpack_format::names::KernelName;
 
 use super::context::{Context, Options, means};
-use super::kernels::{self, Places};
+use super::kernels::{self, KernelPlaces};
 use super::report::Report;
 use crate::input::{Kpacks, LinkedBinary, Obstacle, Resolver, or_refused, read_manifest};
 use crate::split::variants;
@@ -24,7 +24,7 @@ pub(super) struct Resolution<'a> {
     indices: &'a BTreeSet<u32>,
     options: &'a Options,
     resolver: Resolver,
-    places: Places,
+    places: KernelPlaces,
 }
 
 /// Looks up the code objects with these `indices`.
@@ -131,11 +131,11 @@ impl Resolution<'_> {
             report.add(Severity::Warning, ids::INCOMPLETE_VARIANT, self.path, reason);
             return;
         }
-        let text = match absent[..] {
+        let reason = match absent[..] {
             [index] => Reason::from(text).kernel(KernelName::new(self.kernel_name, index)),
             _ => text.into(),
         };
-        report.add(outcome, ids::MISSING_KERNEL, self.path, text.target(target));
+        report.add(outcome, ids::MISSING_KERNEL, self.path, reason.target(target));
     }
 
     /// A less specific target than `target` with code for one of these `indices`.

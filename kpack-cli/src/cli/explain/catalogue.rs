@@ -7,7 +7,7 @@ use kpack_core::{Id, ids};
 
 /// An entry of the catalogue.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Entry {
+pub(super) struct CatalogueEntry {
     /// The ID.
     pub(super) id: Id,
     /// What it means.
@@ -20,15 +20,15 @@ pub(super) struct Entry {
 
 /// Entries about one subject.
 #[derive(Debug, Clone, Copy)]
-pub(super) struct Section {
+pub(super) struct CatalogueSection {
     /// Its heading.
     pub(super) title: &'static str,
     /// The entries.
-    pub(super) entries: &'static [Entry],
+    pub(super) entries: &'static [CatalogueEntry],
 }
 
 /// The entries of all sections.
-pub(super) fn entries() -> impl Iterator<Item = &'static Entry> {
+pub(super) fn entries() -> impl Iterator<Item = &'static CatalogueEntry> {
     SECTIONS.iter().flat_map(|section| section.entries)
 }
 
@@ -36,9 +36,9 @@ pub(super) fn entries() -> impl Iterator<Item = &'static Entry> {
 macro_rules! catalogue {
     ($($title:literal { $($id:ident $meaning:literal $why:literal $help:literal)* })*) => {
         /// The catalogue.
-        pub(super) const SECTIONS: &[Section] = &[$(Section {
+        pub(super) const SECTIONS: &[CatalogueSection] = &[$(CatalogueSection {
             title: $title,
-            entries: &[$(Entry { id: ids::$id, meaning: $meaning, why: $why, help: $help }),*],
+            entries: &[$(CatalogueEntry { id: ids::$id, meaning: $meaning, why: $why, help: $help }),*],
         }),*];
     };
 }

@@ -9,7 +9,7 @@ use serde::Serialize;
 
 use super::output::{self, Text};
 use super::print::print;
-use catalogue::{Entry, SECTIONS};
+use catalogue::{CatalogueEntry, SECTIONS};
 use kpack_core::Error;
 
 /// Say what a finding means, why it matters, and what to do
@@ -30,7 +30,7 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
-    let entries: Vec<&'static Entry> =
+    let entries: Vec<&'static CatalogueEntry> =
         arguments.ids.iter().map(|id| known(id)).collect::<Result<_, _>>()?;
     if print().json {
         let chosen = if entries.is_empty() { catalogue::entries().collect() } else { entries };
@@ -71,13 +71,13 @@ struct Explained {
     help: &'static str,
 }
 
-impl From<&'static Entry> for Explained {
-    fn from(entry: &'static Entry) -> Self {
+impl From<&'static CatalogueEntry> for Explained {
+    fn from(entry: &'static CatalogueEntry) -> Self {
         Self { id: entry.id.to_string(), meaning: entry.meaning, why: entry.why, help: entry.help }
     }
 }
 
-fn known(id: &str) -> Result<&'static Entry, Error> {
+fn known(id: &str) -> Result<&'static CatalogueEntry, Error> {
     let name = id.trim_start_matches('[').trim_end_matches(']');
     catalogue::entries().find(|entry| entry.id.as_str() == name).ok_or_else(|| {
         let text = format!("`{id}` is not the ID of a finding; `kpack explain` lists them");

@@ -6,7 +6,7 @@ use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
 use kpack_format::offload_bundle::plain;
-use kpack_split::elf::{DeviceCode, Image, JoinPlan, NewCode};
+use kpack_split::elf::{DeviceCode, ElfJoinPlan, Image, NewCode};
 use kpack_tests::fixture::{Kind, code_object};
 
 use super::{Bench, MARKER, Made, same_host_code};
@@ -76,7 +76,7 @@ pub(crate) fn join(host: &Path, output: &Path, size: usize) -> Result<()> {
         bundles.push(plain(entries));
     }
     let marker = wrappers[0].marker_address;
-    let plan = JoinPlan::new(
+    let plan = ElfJoinPlan::new(
         &image,
         &NewCode {
             wrappers: &Vec::from_iter((0..).zip(&wrappers).map(|(bundle, w)| (w.address, bundle))),

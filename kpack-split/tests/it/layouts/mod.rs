@@ -17,7 +17,7 @@ use std::process::Command;
 
 pub(crate) use self::joined::{LITTLE, MUCH, join, same_bytes};
 use anyhow::{Context, Result, bail, ensure};
-use kpack_split::elf::{self, DeviceCode, Image, Plan, Segment};
+use kpack_split::elf::{self, DeviceCode, ElfPlan, Image, Segment};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, code_object, compile};
 use kpack_tests::process::try_run as run;
 use kpack_tests::{require, sha256};
@@ -252,13 +252,13 @@ impl Bench {
     }
 
     /// Splits `fat` into `host`; also gives the plan.
-    pub(crate) fn split(&self, fat: &Path, host: &Path) -> Result<Plan> {
+    pub(crate) fn split(&self, fat: &Path, host: &Path) -> Result<ElfPlan> {
         let input = File::open(fat)?;
         let image = Image::read(&input)?;
         let DeviceCode::Fat(code) = image.device_code()? else {
             bail!("{} is not fat", fat.display())
         };
-        let plan = Plan::new(&image, &code, MARKER)?;
+        let plan = ElfPlan::new(&image, &code, MARKER)?;
         let output = File::options().read(true).write(true).create_new(true).open(host)?;
         plan.apply(&input, &output)?;
         output.set_permissions(fs::Permissions::from_mode(0o755))?;
@@ -266,7 +266,7 @@ impl Bench {
     }
 
     /// Builds, splits, and checks that everything still holds.
-    pub(crate) fn check(&self, library: &FatLibrary, kind: Kind) -> Result<Plan> {
+    pub(crate) fn check(&self, library: &FatLibrary, kind: Kind) -> Result<ElfPlan> {
         let (fat, host) = (self.path("fat"), self.path("host"));
         // Another library has other files.
         self.applied.0.borrow_mut().clear();

@@ -9,7 +9,7 @@ use kpack_core::publish::Directory;
 use kpack_split::ids;
 use kpack_split::input::LinkedBinary;
 use kpack_split::join::differences;
-use kpack_split::trim::{self, Destination, Keep, Scratch, Trim};
+use kpack_split::trim::{self, Keep, Scratch, Trim, TrimDestination};
 use kpack_tests::fixture::Kind;
 
 use super::{Bench, Made, same_host_code};
@@ -67,7 +67,7 @@ pub(crate) fn trim(path: &Path, gpus: &[&str]) -> Result<bool> {
         Trim::Planned(plan) => {
             let directory = Arc::new(Directory::open(directory)?);
             let name = path.file_name().context("it has a name")?;
-            let to = Destination { directory: &directory, name, link: None };
+            let to = TrimDestination { directory: &directory, name, link: None };
             let lost = plan.apply(path, &File::open(path)?, &to)?.lost;
             ensure!(lost.is_empty(), "{lost:?}");
             ensure!(fs::metadata(path)?.len() == plan.size_after(), "the size is not as planned");
