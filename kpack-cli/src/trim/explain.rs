@@ -18,18 +18,14 @@ pub(crate) fn explain_all(findings: &mut [Finding]) {
         // The text may name other targets as well.
         let target = finding.details.target.as_deref().and_then(|target| target.parse().ok());
         let Some((path, target)) = finding.path.as_deref().zip(target) else { continue };
-        if let Some(why) = explain_with(&mut restorer, path, &target) {
+        if let Some(why) = explain(&mut restorer, path, &target) {
             finding.text.push_str(&format!("; {why}"));
         }
     }
 }
 
 /// Why there is no code for `gpu` in what is at `path`, if trim removed it.
-pub fn explain(path: &Path, gpu: &TargetId) -> Option<String> {
-    explain_with(&mut Restorer::new(&Root::default()), path, gpu)
-}
-
-fn explain_with(restorer: &mut Restorer<'_>, path: &Path, gpu: &TargetId) -> Option<String> {
+fn explain(restorer: &mut Restorer<'_>, path: &Path, gpu: &TargetId) -> Option<String> {
     let is_wanted = |target: &TargetId, delivery| target.may_be_taken_for(gpu, delivery);
     if path.is_dir() {
         return restorer.explain(Subject::Directory(path), &is_wanted);

@@ -37,7 +37,6 @@ use note::OpenNote;
 use plan::TrimPlanner;
 use tree::TrimTree;
 
-pub use explain::explain;
 pub(crate) use explain::{describe, explain_all};
 
 /// What to trim, and for what.

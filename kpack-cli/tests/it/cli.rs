@@ -35,7 +35,7 @@ fn with_filters(check: impl FnOnce()) {
     settings.add_filter(r"(split binary|fat binary|host binary|relocatable object|static library), [0-9.]+ [KM]?i?B", "$1, [size]");
     settings.add_filter(r"(split binary|fat binary) +[0-9.]+ KiB", "$1  [size]");
     settings.add_filter(r"kind +size", "kind  size");
-    settings.add_filter(r"covers 0x[0-9a-f]+ bytes", "covers [size]");
+    settings.add_filter(r"cover 0x[0-9a-f]+ bytes", "cover [size]");
     settings.add_filter(r"[0-9.]+ KiB -> [0-9.]+ KiB", "[size] -> [size]");
     settings.add_filter(r"0x[0-9a-f]{4,}", "[offset]");
     settings.add_filter("[0-9a-f]{64}", "[digest]");
