@@ -4,13 +4,15 @@
 //! Only kpack's own crates should use this interface, which may change in every version. Programs use `kpack-build`
 //! or `kpack-split`.
 
-#![forbid(unsafe_code)]
+// The display adapters of Windows need some.
+#![cfg_attr(not(windows), forbid(unsafe_code))]
 
 pub mod archives;
 pub mod elf;
 mod error;
 pub mod files;
 pub mod finding;
+pub mod gpus;
 pub mod interrupt;
 #[cfg(feature = "serde")]
 pub mod lossy;

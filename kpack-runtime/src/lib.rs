@@ -30,7 +30,6 @@
 
 #![deny(unsafe_op_in_unsafe_fn)]
 
-mod agents;
 mod archive;
 mod cache;
 mod decoder;
@@ -39,10 +38,8 @@ mod environment;
 mod error;
 mod error_code;
 pub mod ffi;
-mod kfd;
 pub mod lookup;
 mod marker;
-mod pci;
 mod platform;
 mod regular_file;
 mod report;
@@ -52,12 +49,10 @@ mod search;
 mod shim_mode;
 mod stderr;
 
-pub use agents::{Gpu, agents, agents_at, gpus_at, visible};
 pub use archive::Archive;
 pub use cache::Cache;
 pub use error::Error;
 pub use error_code::kpack_error_t as ErrorCode;
-pub use kfd::{NODES as KFD_NODES, OVERRIDE as GPU_OVERRIDE, is_override};
 pub use kpack_format::TargetId;
 pub use kpack_format::marker::Marker;
 pub use lookup::Environment;

@@ -8,8 +8,6 @@ use kpack_doctor::internal::no_gpu;
 use kpack_format::TargetId;
 use kpack_format::target_id::ParseTargetIdError;
 use kpack_format::unstable::spelling;
-use rocm_kpack::KFD_NODES;
-use rocm_kpack::agents;
 
 use super::output::{self, Text};
 use super::print::print;
@@ -17,6 +15,7 @@ use super::progress::{Bar, DEVICE_CODE};
 use super::split::report_done;
 use super::targets;
 use kpack_core::Error;
+use kpack_core::gpus::{KFD_NODES, agents};
 use kpack_split::install::Report;
 use kpack_split::join::{self, JoinOptions};
 

@@ -79,7 +79,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     report.findings.extend(kernel_files);
     let code = report_done(&report)?;
     if io::stdout().is_terminal() && !print().quiet && !print().json {
-        in_a_sentence(&report, &rocm_kpack::agents().unwrap_or_default()).write()?;
+        in_a_sentence(&report, &kpack_core::gpus::agents().unwrap_or_default()).write()?;
     }
     Ok(code)
 }

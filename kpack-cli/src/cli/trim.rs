@@ -5,11 +5,11 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{Args, ValueEnum};
+use kpack_core::gpus::{GPU_OVERRIDE, is_override};
 use kpack_core::words::list;
 use kpack_core::{Error, shown};
 use kpack_doctor::Owner;
 use kpack_split::trim::Keep;
-use rocm_kpack::{GPU_OVERRIDE, is_override};
 use serde::Serialize;
 
 use super::exit_codes::{Problem, exit_code};

@@ -4,12 +4,12 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
-use rocm_kpack::KFD_NODES;
 use rocm_kpack::lookup::Rules;
-use rocm_kpack::{Environment, Gpu, ShimMode, gpus_at, is_override, visible};
+use rocm_kpack::{Environment, ShimMode};
 
 use crate::image;
 use crate::text::small_text;
+use kpack_core::gpus::{Gpu, KFD_NODES, gpus_at, is_override, visible};
 use kpack_core::{Error, ids};
 use kpack_split::input::Lookup;
 

@@ -14,11 +14,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
+use kpack_core::gpus::agents;
 use kpack_format::finding;
 use kpack_format::marker::{MAGIC_FAT, MAGIC_SPLIT, WRAPPER_VERSION};
 use rocm_kpack::{
-    Cache, Environment, Outcome, Request, ShimMode, TargetId, agents, discover_binary_path,
-    marker_at,
+    Cache, Environment, Outcome, Request, ShimMode, TargetId, discover_binary_path, marker_at,
 };
 
 use crate::{Bundle, Error};

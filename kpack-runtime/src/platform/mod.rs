@@ -9,6 +9,5 @@ mod system;
 
 pub use system::discover_binary_path;
 pub(crate) use system::{
-    FileId, display_adapters, is_secure, loaded_objects, open, path_of, read_at, read_memory,
-    text_of,
+    FileId, is_secure, loaded_objects, open, path_of, read_at, read_memory, text_of,
 };

@@ -1,5 +1,6 @@
 //! Windows.
 
+mod adapters;
 mod handle;
 
 use std::borrow::Cow;
@@ -15,6 +16,7 @@ use winapi_util::file::information;
 
 use super::{FileIdentity, SharedInode};
 
+pub(crate) use adapters::display_adapters;
 pub(crate) use handle::Handle;
 
 /// FILE_FLAG_BACKUP_SEMANTICS: directories may be opened, too.

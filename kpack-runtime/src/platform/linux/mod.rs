@@ -76,11 +76,6 @@ pub(crate) fn read_at(file: &File, bytes: &mut [u8], position: u64) -> io::Resul
     file.read_at(bytes, position)
 }
 
-/// The IDs of the display adapters, where only these tell the GPUs. Linux has KFD.
-pub(crate) fn display_adapters() -> Vec<String> {
-    Vec::new()
-}
-
 /// Whether the process has more rights than whoever started it (AT_SECURE, see getauxval(3)).
 pub(crate) fn is_secure() -> bool {
     // SAFETY: getauxval has no precondition.

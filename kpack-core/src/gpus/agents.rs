@@ -4,9 +4,10 @@ use std::ffi::OsString;
 use std::fs;
 use std::path::Path;
 
-use crate::TargetId;
-use crate::kfd::{NODES, Node, OVERRIDE, overriding, unique_id};
-use crate::pci;
+use kpack_format::TargetId;
+
+use super::kfd::{NODES, Node, OVERRIDE, overriding, unique_id};
+use super::pci;
 use crate::platform::display_adapters;
 
 /// The processors of the GPUs in this machine, one for each GPU in the order of the kernel's nodes, as

@@ -3,7 +3,7 @@
 
 use std::str::FromStr;
 
-use crate::TargetId;
+use kpack_format::TargetId;
 
 /// Has a directory for each node, named with its number, with a file `properties`.
 pub const NODES: &str = "/sys/class/kfd/kfd/topology/nodes";
@@ -22,7 +22,7 @@ pub fn is_override(name: &str) -> bool {
 
 /// The number that tells the GPU of a node from others of its kind, by its `properties`; `None` if the
 /// driver does not tell.
-pub(crate) fn unique_id(properties: &str) -> Option<u64> {
+pub(super) fn unique_id(properties: &str) -> Option<u64> {
     number(properties, "unique_id").filter(|number| *number != 0)
 }
 
@@ -34,7 +34,7 @@ fn number<T: FromStr>(properties: &str, name: &str) -> Option<T> {
 
 /// A node of KFD's topology.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Node {
+pub(super) enum Node {
     /// A processor of the host.
     Host,
     /// A GPU, without the signs of its features.
@@ -45,7 +45,7 @@ pub(crate) enum Node {
 
 impl Node {
     /// Reads a node's `properties`: a name and a decimal number in each line.
-    pub(crate) fn read(properties: &str) -> Self {
+    pub(super) fn read(properties: &str) -> Self {
         let number = |name| number::<u32>(properties, name);
         match (number("simd_count"), number("gfx_target_version")) {
             (None | Some(0), None | Some(0)) | (Some(0), _) => Self::Host,
@@ -59,7 +59,7 @@ impl Node {
 }
 
 /// The processor that an [`OVERRIDE`] sets; `None` if it is not a version.
-pub(crate) fn overriding(version: &str) -> Option<TargetId> {
+pub(super) fn overriding(version: &str) -> Option<TargetId> {
     let parts: Vec<u32> =
         version.split('.').map(|part| part.parse().ok()).collect::<Option<_>>()?;
     let parts: [u32; 3] = parts.try_into().ok()?;

@@ -1,11 +1,11 @@
 //! The processors of AMD's GPUs by their PCI IDs, where the driver does not tell them.
 
-use crate::TargetId;
+use kpack_format::TargetId;
 
 /// The processors of the GPUs among the display adapters, whose IDs are as Windows has them:
 /// `PCI\VEN_1002&DEV_744C&SUBSYS_…&REV_C8\…`. `None` if there are none, or if one of them is newer or older than this
 /// list, since the others alone would pass for all.
-pub(crate) fn processors(adapters: &[String]) -> Option<Vec<TargetId>> {
+pub(super) fn processors(adapters: &[String]) -> Option<Vec<TargetId>> {
     let of_amd = adapters.iter().filter_map(|id| id.strip_prefix(r"PCI\VEN_1002&"));
     let processors = of_amd.map(|id| {
         let part = |name: &str| {
