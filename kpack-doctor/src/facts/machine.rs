@@ -126,7 +126,7 @@ pub(crate) struct Machine {
     pub(crate) seen: Vec<TargetId>,
     /// The variables that hide the others.
     pub(crate) hidden_by: Vec<&'static str>,
-    /// The GPUs without a [`GPU_OVERRIDE`](rocm_kpack::GPU_OVERRIDE), if that is set and changes one.
+    /// The GPUs without a [`GPU_OVERRIDE`](kpack_core::gpus::GPU_OVERRIDE), if that is set and changes one.
     pub(crate) native: Option<Vec<TargetId>>,
     /// What keeps programs from the GPUs.
     pub(crate) access: Access,

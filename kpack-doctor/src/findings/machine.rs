@@ -1,9 +1,9 @@
 //! The findings about the machine and its variables.
 
+use kpack_core::gpus::GPU_OVERRIDE;
 use kpack_core::words::list;
 use kpack_core::{Finding, Severity, ids};
 use kpack_format::TargetId;
-use rocm_kpack::GPU_OVERRIDE;
 
 use crate::facts::machine::{Machine, ON_WINDOWS};
 use crate::remedy::Diagnosis;
