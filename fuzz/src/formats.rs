@@ -5,6 +5,7 @@ use std::io::{Cursor, Write};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
+use kpack::{Cache, Environment, Request};
 use kpack_core::archives::debug_sections::{Stripped, build_id};
 use kpack_format::archive::{Archive, Toc};
 use kpack_format::manifest::Manifest;
@@ -12,7 +13,6 @@ use kpack_format::marker::{MAX_SIZE, Marker};
 use kpack_format::offload_bundle::Bundle;
 use kpack_format::unstable::raw_map;
 use kpack_format::unstable::tensile::Library;
-use rocm_kpack::{Cache, Environment, Request};
 
 /// A code object may truthfully be large; here that would only cost time. Sizes that the bytes cannot
 /// justify are no reason to leave one out.
@@ -58,9 +58,9 @@ pub fn archive(bytes: &[u8]) {
     }
 }
 
-fn open(file: &File) -> Result<rocm_kpack::Archive, rocm_kpack::Error> {
+fn open(file: &File) -> Result<kpack::Archive, kpack::Error> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    rocm_kpack::Archive::open(Path::new(&path))
+    kpack::Archive::open(Path::new(&path))
 }
 
 fn kernels(toc: &Toc, bytes: &[u8]) -> Vec<(String, String, u64)> {

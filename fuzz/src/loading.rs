@@ -6,13 +6,13 @@ use std::fs::{self, File};
 use std::io::Cursor;
 use std::path::Path;
 
+use kpack::{Cache, Environment, Request, TargetId};
 use kpack_doctor::{Options, examine};
 use kpack_format::archive::Archive;
 use kpack_format::marker::Marker;
 use kpack_format::offload_bundle::Bundle as Parsed;
 use kpack_hip::Bundle;
 use kpack_split::join::{JoinOptions, join};
-use rocm_kpack::{Cache, Environment, Request, TargetId};
 
 use super::formats::MAX_CODE_OBJECT;
 use super::trees::{not_io, write_files};

@@ -6,8 +6,8 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
+use kpack::Environment;
 use kpack_core::{Error, parallel, shown};
-use rocm_kpack::Environment;
 
 use crate::remedy::Remedy;
 

@@ -7,9 +7,9 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use comfy_table::{CellAlignment, Table, presets};
+use kpack::Environment;
 pub(super) use kpack_core::words::{bytes as size, counted as count};
 use kpack_core::{escaped, shown};
-use rocm_kpack::Environment;
 use serde::Serialize;
 
 use super::print::print;

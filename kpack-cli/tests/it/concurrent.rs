@@ -9,12 +9,12 @@ use std::thread;
 use crate::command::command;
 use crate::markers::markers;
 use crate::verified::assert_holds;
+use kpack::{Cache, Environment, Request};
 use kpack_format::marker::Marker;
 use kpack_split::install::{InstallOptions, install};
 use kpack_tests::fixture::{FatLibrary, Storage, code};
 use kpack_tests::process;
 use kpack_tests::tree::Tree;
-use rocm_kpack::{Cache, Environment, Request};
 
 const FILE: &str = "lib/libvec.so";
 /// Both versions have the same code for this target, and different code for the other.
@@ -65,7 +65,7 @@ impl Process {
         Some(Self { marker, cache })
     }
 
-    fn load(&self, tree: &Tree, target: &str) -> [Result<Vec<u8>, rocm_kpack::Error>; 2] {
+    fn load(&self, tree: &Tree, target: &str) -> [Result<Vec<u8>, kpack::Error>; 2] {
         [0, 1].map(|co_index| {
             self.cache.load_code_object(&Request {
                 marker: &self.marker,

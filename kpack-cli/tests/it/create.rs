@@ -4,13 +4,13 @@
 use std::fs;
 use std::process::Command;
 
+use kpack::Archive;
 use kpack_core::ids;
 use kpack_tests::fixture::{FatLibrary, Storage, code};
 use kpack_tests::page::repository;
 use kpack_tests::process;
 use kpack_tests::require::tool;
 use kpack_tests::tree::Tree;
-use rocm_kpack::Archive;
 use serde_json::Value;
 
 use crate::command::{kpack, said, succeeds};

@@ -10,6 +10,7 @@ use std::process::Output;
 use crate::command::{command, kpack, said};
 use crate::fat::{elements, shown, text};
 use crate::verified::{check, checks, faults};
+use kpack::{Cache, Environment, Request};
 use kpack_artifact::verify::{Options, verify};
 use kpack_core::Severity;
 use kpack_format::TargetId;
@@ -18,7 +19,6 @@ use kpack_split::install::{InstallOptions, install};
 use kpack_split::join::{JoinOptions, join};
 use kpack_tests::fixture::{FatLibrary, Kind, add_and_mul};
 use kpack_tests::tree::Tree;
-use rocm_kpack::{Cache, Environment, Request};
 use serde_json::json;
 
 const LIBRARY: &str = "lib/libvec.so";

@@ -11,6 +11,7 @@ use std::time::Duration;
 
 use crate::command::{kpack, said};
 use crate::wheels::{FAT, binary_wheel, library, members, names, text, vendored};
+use kpack::{Cache, Environment, Request};
 use kpack_core::ids;
 use kpack_core::publish::Stage;
 use kpack_split::input::LinkedBinary;
@@ -19,7 +20,6 @@ use kpack_tests::process::{run, try_run};
 use kpack_tests::require::tool;
 use kpack_tests::tree::Tree;
 use kpack_wheel::{Options, Report, split};
-use rocm_kpack::{Cache, Environment, Request};
 use tar::EntryType;
 
 /// A wheel of a package with a fat binary, and something of everything else.

@@ -3,9 +3,9 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use kpack::lookup::Rules;
+use kpack::{Environment, ShimMode};
 use kpack_format::TargetId;
-use rocm_kpack::lookup::Rules;
-use rocm_kpack::{Environment, ShimMode};
 
 use crate::image;
 use crate::text::small_text;

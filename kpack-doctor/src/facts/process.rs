@@ -3,11 +3,11 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
+use kpack::ShimMode;
 use kpack_core::{Error, files, ids};
 use kpack_format::TargetId;
 use kpack_split::elf::DeviceCode;
 use kpack_split::input::{self, FileKind, LinkedBinary, Prefix, or_refused};
-use rocm_kpack::ShimMode;
 
 use super::binary::{Binary, Form};
 use super::dynamic_linker::{self, Loading};

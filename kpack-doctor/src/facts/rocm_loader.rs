@@ -2,10 +2,10 @@
 
 use std::path::{Path, PathBuf};
 
+use kpack::lookup::{self, Rule, Rules};
 use kpack_core::ids;
 use kpack_format::TargetId;
 use kpack_split::input::{MarkerGroup, Resolver};
-use rocm_kpack::lookup::{self, Rule, Rules};
 
 use super::code::CodeForGpu;
 

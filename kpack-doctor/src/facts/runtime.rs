@@ -2,11 +2,11 @@
 
 use std::path::{Path, PathBuf};
 
+use kpack::dynamic_symbols::{LOADER_FUNCTION, Linkage};
 use kpack_core::Error;
 use kpack_split::elf::{Dynamic, Image};
 use kpack_split::input::{self, LinkedBinary, binary_error, or_refused};
 use object::elf;
-use rocm_kpack::dynamic_symbols::{LOADER_FUNCTION, Linkage};
 
 use super::dynamic_linker::{self, LoadedLibrary, Loading};
 

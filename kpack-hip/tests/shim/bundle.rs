@@ -2,10 +2,10 @@
 
 use std::io::Cursor;
 
+use kpack::{Cache, Environment, Request, TargetId};
 use kpack_format::offload_bundle::Bundle as Parsed;
 use kpack_hip::{Bundle, Error};
 use kpack_tests::tree::Tree;
-use rocm_kpack::{Cache, Environment, Request, TargetId};
 
 use crate::common::{marker, write};
 

@@ -1,7 +1,7 @@
 //! Given a HIP runtime that does not read markers, when a split library is loaded with the shim, then the
 //! runtime gets the code objects that it would get from the unsplit library.
 
-#[path = "../../../kpack-runtime/tests/it/common/mod.rs"]
+#[path = "../../../kpack/tests/it/common/mod.rs"]
 mod common;
 
 mod bundle;

@@ -5,11 +5,11 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::slice;
 
+use kpack::Error;
 use kpack_format::target_id::TRIPLE;
 
 use super::buffer::Buffer;
-use crate::Error;
-use crate::error_code::kpack_error_t;
+use super::kpack_error_t;
 
 pub(super) const INVALID: kpack_error_t = kpack_error_t::KPACK_ERROR_INVALID_ARGUMENT;
 

@@ -1,4 +1,4 @@
-//! Memory for code objects that C or somebody else owns.
+//! Memory for code objects that C owns.
 
 use std::ffi::c_void;
 use std::ptr::NonNull;
@@ -6,7 +6,7 @@ use std::slice;
 
 use zstd::zstd_safe::WriteBuf;
 
-use crate::archive::{Memory, Room};
+use kpack::internal::{Memory, Room};
 
 /// Memory from malloc(3), freed unless it is given away.
 pub(super) struct Buffer {
@@ -73,30 +73,4 @@ impl Drop for Buffer {
         // SAFETY: it came from malloc or calloc, and was not given away.
         unsafe { libc::free(self.start.as_ptr().cast()) };
     }
-}
-
-/// Memory of somebody else.
-pub(crate) struct Borrowed<'a>(pub(crate) &'a mut [u8]);
-
-impl Room for Borrowed<'_> {
-    fn written(&mut self) -> &mut [u8] {
-        self.0
-    }
-}
-
-// SAFETY: all its bytes may be written, and are initialised.
-unsafe impl WriteBuf for Borrowed<'_> {
-    fn as_slice(&self) -> &[u8] {
-        self.0
-    }
-
-    fn capacity(&self) -> usize {
-        self.0.len()
-    }
-
-    fn as_mut_ptr(&mut self) -> *mut u8 {
-        self.0.as_mut_ptr()
-    }
-
-    unsafe fn filled_until(&mut self, _length: usize) {}
 }

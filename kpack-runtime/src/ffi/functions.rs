@@ -8,13 +8,14 @@
 
 use std::ffi::{CString, c_char, c_void};
 
+use kpack::internal::{is_exhaustion, load_code_object, load_kernel, path_of, text_of};
+use kpack::{Archive, Cache, Error, Request, TargetId, discover_binary_path, marker_at};
+
 use super::arguments::{INVALID, Out, Output, code, guard, isas, text};
+use super::kpack_error_t;
 use super::types::{
     kpack_arch_callback_t, kpack_archive, kpack_archive_t, kpack_cache, kpack_cache_t,
 };
-use crate::error_code::kpack_error_t;
-use crate::platform::{path_of, text_of};
-use crate::{Archive, Cache, Error, Request, TargetId, discover_binary_path, marker_at};
 
 /// Opens the archive at `path`: reads its header and table of contents, and nothing else.
 ///
@@ -122,7 +123,7 @@ pub unsafe extern "C" fn kpack_get_kernel(
         else {
             return Err(kpack_error_t::KPACK_ERROR_KERNEL_NOT_FOUND);
         };
-        output.set(archive.archive.load_into(name, target).map_err(code)?);
+        output.set(load_kernel(&archive.archive, name, target).map_err(code)?);
         Ok(())
     })
 }
@@ -182,7 +183,7 @@ pub unsafe extern "C" fn kpack_discover_binary_path(
         }
         let found = discover_binary_path(address_in_binary as usize);
         let (path, offset) = found.map_err(|error| {
-            if error.is_exhaustion() {
+            if is_exhaustion(&error) {
                 code(error)
             } else {
                 kpack_error_t::KPACK_ERROR_PATH_DISCOVERY_FAILED
@@ -267,7 +268,8 @@ pub unsafe extern "C" fn kpack_load_code_object(
             }
         }
         let loaded = marker_at(hipk_metadata as usize).and_then(|marker| {
-            cache.load_into(&Request { marker: &marker, binary: &binary, co_index, isas: &known })
+            let isas = &known;
+            load_code_object(cache, &Request { marker: &marker, binary: &binary, co_index, isas })
         });
         if let Err(error @ (Error::Marker { .. } | Error::NotReadable { .. })) = &loaded {
             complain(error);

@@ -7,12 +7,22 @@
 #![allow(unsafe_code)]
 
 mod arguments;
-pub(crate) mod buffer;
+mod buffer;
 mod functions;
-pub(crate) mod mapping;
 mod types;
 
-pub use crate::error_code::kpack_error_t;
+// Tells `kpack doctor` that a library is this loader and not ROCm's. Linkers and `strip` keep it.
+#[cfg(not(windows))]
+core::arch::global_asm!(
+    ".pushsection .note.kpack_loader,\"a\",%note",
+    ".balign 4",
+    ".long 6, 0, 2",
+    ".asciz \"kpack\"",
+    ".balign 4",
+    ".popsection",
+);
+
 pub use functions::*;
+pub use kpack::ErrorCode as kpack_error_t;
 pub use types::{KPACK_CURRENT_VERSION, kpack_cache_t, kpack_compression_scheme_t};
 pub use types::{kpack_arch_callback_t, kpack_archive, kpack_archive_t, kpack_cache};

@@ -53,7 +53,7 @@ fn types() {
     ];
     // No function in these files uses them.
     types.export.include = names.map(str::to_owned).to_vec();
-    check(&["error_code.rs", "ffi/types.rs"], types, "kpack_types.h");
+    check(&["../../kpack/src/error_code.rs", "ffi/types.rs"], types, "kpack_types.h");
 }
 
 #[test]

@@ -1,9 +1,6 @@
-//! The tests of the loader and its C interface, in one program.
+//! The tests of the loader's C interface, in one program.
 
-mod archive;
 mod c_interface;
+#[path = "../../../kpack/tests/it/common/mod.rs"]
 mod common;
 mod headers;
-mod lookup;
-mod marker;
-mod rules;

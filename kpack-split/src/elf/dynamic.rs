@@ -3,9 +3,9 @@
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
+use kpack::dynamic_symbols::{Linkage, linkage};
 use object::LittleEndian as LE;
 use object::elf;
-use rocm_kpack::dynamic_symbols::{Linkage, linkage};
 
 use super::headers::Section;
 use super::image::Image;

@@ -5,10 +5,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, Metadata};
 use std::path::{Component, Path, PathBuf};
 
+use kpack::lookup::{BinaryOrigin, Environment, InstalledArchive, Location, Rule, Rules};
 use kpack_format::TargetId;
 use kpack_format::marker::Marker;
 use kpack_format::names::{Group, SearchPath};
-use rocm_kpack::lookup::{BinaryOrigin, Environment, InstalledArchive, Location, Rule, Rules};
 
 use super::{Archives, Overlay, manifest_parts, metadata_of, or_refused, read_manifest};
 use crate::Error;

@@ -5,13 +5,13 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
+use kpack::lookup::{Answer, Listing, Rule, Rules};
 use kpack_format::archive::ArchiveError;
 use kpack_format::digest::Blake3;
 use kpack_format::marker::{Marker, without_checksums};
 use kpack_format::names::{KernelName, SearchPath};
 use kpack_format::offload_bundle::code_object_id;
 use kpack_format::{CodeId, TargetId};
-use rocm_kpack::lookup::{Answer, Listing, Rule, Rules};
 
 use super::archives::{Archives, check};
 use super::kernel_names::KernelNames;

@@ -15,10 +15,11 @@ use kpack_tools::process::{
 use public_api::Builder;
 
 /// The packages, and the names of their libraries.
-const CRATES: [(&str, &str); 10] = [
+const CRATES: [(&str, &str); 11] = [
     ("kpack-format", "kpack_format"),
     ("kpack-core", "kpack_core"),
     ("kpack-build", "kpack_build"),
+    ("kpack", "kpack"),
     ("kpack-runtime", "rocm_kpack"),
     ("kpack-split", "kpack_split"),
     ("kpack-tree", "kpack_tree"),

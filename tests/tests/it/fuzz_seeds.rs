@@ -3,7 +3,7 @@
 //! `KPACK_WRITE_SEEDS=1 cargo test -p kpack-tests --test it fuzz_seeds` writes the seeds below again. The
 //! others were found by fuzzing (`docs/dev/fuzzing.md`).
 
-#[path = "../../../kpack-runtime/tests/it/common/mod.rs"]
+#[path = "../../../kpack/tests/it/common/mod.rs"]
 mod common;
 #[path = "../../../fuzz/src/lib.rs"]
 #[allow(unreachable_pub, reason = "a library elsewhere")]

@@ -15,8 +15,8 @@ use zstd::zstd_safe::WriteBuf;
 
 use crate::Error;
 use crate::decoder::Decoder;
-use crate::ffi::mapping::Mapping;
 use crate::lookup::Listing;
+use crate::mapping::Mapping;
 use crate::platform::{self, FileId};
 use crate::regular_file;
 use crate::scratch::Scratch;
@@ -49,13 +49,13 @@ struct Stored<'a> {
 }
 
 /// Room for a code object.
-pub(crate) trait Room: WriteBuf + Sized {
+pub trait Room: WriteBuf + Sized {
     /// What has been written.
     fn written(&mut self) -> &mut [u8];
 }
 
 /// Memory for a code object.
-pub(crate) trait Memory: Room {
+pub trait Memory: Room {
     /// Room for `size` bytes, not yet written.
     fn with_capacity(size: usize) -> Option<Self>;
     /// `size` zero bytes.

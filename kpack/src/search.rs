@@ -12,7 +12,7 @@ use kpack_format::names::KernelName;
 use kpack_format::offload_bundle::code_object_id;
 
 use crate::archive::Memory;
-use crate::ffi::buffer::Borrowed;
+use crate::borrowed::Borrowed;
 use crate::lookup::{self, Answer, BinaryOrigin, Candidate, Listing, Location, Rule, Rules};
 use crate::scratch::Scratch;
 use crate::stderr::{escaped, say};

@@ -2,8 +2,8 @@
 
 use std::fs::File;
 
+use kpack::{Error, Marker, discover_binary_path, marker_at};
 use memmap2::{MmapMut, MmapOptions};
-use rocm_kpack::{Error, Marker, discover_binary_path, marker_at};
 
 const PAGE: usize = 4096;
 

@@ -1,5 +1,7 @@
 //! Maps a file into memory.
 
+#![allow(unsafe_code)]
+
 use std::fs::File;
 use std::io;
 

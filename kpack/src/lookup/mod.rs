@@ -5,8 +5,8 @@
 //! process: the environment and the paths of loaded objects are arguments.
 //!
 //! ```
-//! use rocm_kpack::lookup::{self, Environment, BinaryOrigin, Rule, Rules};
-//! use rocm_kpack::Marker;
+//! use kpack::lookup::{self, Environment, BinaryOrigin, Rule, Rules};
+//! use kpack::Marker;
 //!
 //! let archives = vec![".kpack/vec_lib_@GFXARCH@.kpack".to_owned()];
 //! let marker = Marker::new("lib/libvec.so", archives);

@@ -77,7 +77,7 @@ impl FileId {
 
 /// The path in a C string: UTF-8, or else in the process's ANSI code page. Where it can be either, it is the one
 /// that leads to a file; some words of Chinese in code page 936 are valid UTF-8.
-pub(crate) fn path_of(text: &[u8]) -> PathBuf {
+pub fn path_of(text: &[u8]) -> PathBuf {
     let utf_8 = std::str::from_utf8(text).ok().map(PathBuf::from);
     if text.is_ascii() || utf_8.as_ref().is_some_and(|path| path.exists()) {
         return utf_8.unwrap_or_default();
@@ -93,7 +93,7 @@ pub(crate) fn path_of(text: &[u8]) -> PathBuf {
 
 /// A path as C strings have it: in the process's ANSI code page, as the functions of C and of Windows read it. A path
 /// that the code page does not have is in UTF-8.
-pub(crate) fn text_of(path: &Path) -> Vec<u8> {
+pub fn text_of(path: &Path) -> Vec<u8> {
     let wide = Vec::from_iter(path.as_os_str().encode_wide());
     to_ansi(&wide).unwrap_or_else(|| path.to_string_lossy().into_owned().into_bytes())
 }

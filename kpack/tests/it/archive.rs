@@ -7,10 +7,10 @@ use std::sync::Barrier;
 use std::thread;
 
 use crate::common::{archive, code_of};
+use kpack::{Archive, ErrorCode};
 use kpack_format::archive::Scheme;
 use kpack_tests::bytes::{self, patched};
 use kpack_tests::tree::Tree;
-use rocm_kpack::{Archive, ErrorCode};
 
 const TARGET: &str = "gfx1100";
 const SCHEMES: [Scheme; 2] = [Scheme::None, Scheme::ZstdPerKernel];

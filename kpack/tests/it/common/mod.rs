@@ -6,12 +6,12 @@ use std::fmt::Debug;
 use std::io::Cursor;
 use std::path::Path;
 
+use kpack::{Error, ErrorCode};
 use kpack_format::archive::{ArchiveWriter, Encoder, Scheme};
 use kpack_format::digest::blake3;
 use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::marker::Marker;
 use kpack_tests::tree;
-use rocm_kpack::{Error, ErrorCode};
 
 /// The bytes of an archive for `target` with these kernels.
 pub(crate) fn archive(scheme: Scheme, target: &str, kernels: &[(&str, &[u8])]) -> Vec<u8> {

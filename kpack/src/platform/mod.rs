@@ -7,7 +7,5 @@
 #[cfg_attr(windows, path = "windows.rs")]
 mod system;
 
-pub use system::discover_binary_path;
-pub(crate) use system::{
-    FileId, is_secure, loaded_objects, open, path_of, read_at, read_memory, text_of,
-};
+pub(crate) use system::{FileId, is_secure, loaded_objects, open, read_at, read_memory};
+pub use system::{discover_binary_path, path_of, text_of};

@@ -13,16 +13,6 @@ use std::path::{Path, PathBuf};
 pub(crate) use memory::read_memory;
 pub use process_map::discover_binary_path;
 
-// Tells `kpack doctor` that a library is this loader and not ROCm's. Linkers and `strip` keep it.
-core::arch::global_asm!(
-    ".pushsection .note.kpack_loader,\"a\",%note",
-    ".balign 4",
-    ".long 6, 0, 2",
-    ".asciz \"kpack\"",
-    ".balign 4",
-    ".popsection",
-);
-
 /// The identity of a file: different after the file was replaced or written to.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, Hash)]
 pub(crate) struct FileId {
@@ -56,12 +46,12 @@ impl From<&Metadata> for FileId {
 }
 
 /// The path in a C string.
-pub(crate) fn path_of(text: &[u8]) -> PathBuf {
+pub fn path_of(text: &[u8]) -> PathBuf {
     PathBuf::from(OsStr::from_bytes(text))
 }
 
 /// A path as C strings have it.
-pub(crate) fn text_of(path: &Path) -> Vec<u8> {
+pub fn text_of(path: &Path) -> Vec<u8> {
     path.as_os_str().as_bytes().to_vec()
 }
 

@@ -1,0 +1,94 @@
+//! The loader: finds the device code of split binaries, and decompresses it.
+//!
+//! A HIP runtime that loads a split binary asks for the code object for its GPU:
+//!
+//! ```no_run
+//! use kpack::{Cache, Request, marker_at};
+//!
+//! # fn main() -> Result<(), kpack::Error> {
+//! # let (pointer, co_index) = (0usize, 0u32);
+//! let cache = Cache::from_environment();
+//! // The wrapper's pointer leads to the marker, and to the binary that it is in.
+//! let marker = marker_at(pointer)?;
+//! let (binary, _) = kpack::discover_binary_path(pointer)?;
+//! let isas = ["gfx942:sramecc+:xnack-".parse()?, "gfx9-4-generic".parse()?];
+//! let code_object: Vec<u8> = cache.load_code_object(&Request {
+//!     marker: &marker,
+//!     binary: &binary,
+//!     co_index,
+//!     isas: &isas,
+//! })?;
+//! # Ok(()) }
+//! ```
+//!
+//! [`lookup`] lists the archives in which the code may be, without opening them. kpack's tools use it too.
+//!
+//! ROCm's runtime uses the C interface, which is the crate `kpack-runtime`.
+//!
+//! Archives are read by position, so opening one reads only its table of contents, and a file that shrinks meanwhile
+//! gives an error. The loader holds no lock while it reads and decompresses code objects.
+
+#![deny(unsafe_op_in_unsafe_fn)]
+
+mod archive;
+mod borrowed;
+mod cache;
+mod decoder;
+pub mod dynamic_symbols;
+mod environment;
+mod error;
+mod error_code;
+pub mod lookup;
+mod mapping;
+mod marker;
+mod platform;
+mod regular_file;
+mod report;
+mod request;
+mod scratch;
+mod search;
+mod shim_mode;
+mod stderr;
+
+/// For kpack's own crates: what the C interface needs besides. It is no part of the interface: it may change in any
+/// release.
+#[doc(hidden)]
+pub mod internal {
+    use crate::{Archive, Cache, Error, Request};
+
+    pub use crate::archive::{Memory, Room};
+    pub use crate::platform::{path_of, text_of};
+
+    /// As [`Archive::load`], into memory of the caller's kind.
+    pub fn load_kernel<M: Memory>(
+        archive: &Archive,
+        kernel: &str,
+        target: &str,
+    ) -> Result<M, Error> {
+        archive.load_into(kernel, target)
+    }
+
+    /// As [`Cache::load_code_object`], into memory of the caller's kind.
+    pub fn load_code_object<M: Memory>(cache: &Cache, request: &Request<'_>) -> Result<M, Error> {
+        cache.load_into(request)
+    }
+
+    /// Whether a system call failed in a way that says nothing about the file.
+    pub fn is_exhaustion(error: &Error) -> bool {
+        error.is_exhaustion()
+    }
+}
+
+pub use archive::Archive;
+pub use cache::Cache;
+pub use error::Error;
+pub use error_code::kpack_error_t as ErrorCode;
+pub use kpack_format::TargetId;
+pub use kpack_format::marker::Marker;
+pub use lookup::Environment;
+pub use marker::marker_at;
+pub use platform::discover_binary_path;
+pub use report::{Attempt, Outcome, Report};
+pub use request::Request;
+pub use search::CodeObject;
+pub use shim_mode::ShimMode;
