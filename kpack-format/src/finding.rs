@@ -29,6 +29,8 @@ impl fmt::Display for Id {
 pub const SYSTEM: Id = Id::new("system");
 /// An argument is invalid.
 pub const USAGE: Id = Id::new("usage");
+/// A bundle cannot be read.
+pub const DAMAGED_BUNDLE: Id = Id::new("damaged-bundle");
 /// A marker cannot be read.
 pub const DAMAGED_MARKER: Id = Id::new("damaged-marker");
 /// `ROCM_KPACK_DISABLE` turns the loader off.

@@ -41,6 +41,7 @@ mod error_code;
 pub mod lookup;
 mod mapping;
 mod marker;
+mod module;
 mod platform;
 mod regular_file;
 mod report;
@@ -50,13 +51,16 @@ mod search;
 mod shim_mode;
 mod stderr;
 
-/// For kpack's own crates: what the C interface needs besides. It is no part of the interface: it may change in any
+/// For kpack's own crates and macros: what the C interface needs besides, and what generated modules call. It is no part of the interface: it may change in any
 /// release.
 #[doc(hidden)]
 pub mod internal {
-    use crate::{Archive, Cache, Error, Request};
+    use std::ffi::CStr;
+
+    use crate::{Archive, Cache, Error, Module, Request};
 
     pub use crate::archive::{Memory, Room};
+    pub use crate::module::{Bundle, Wrapper};
     pub use crate::platform::{path_of, text_of};
 
     /// As [`Archive::load`], into memory of the caller's kind.
@@ -73,6 +77,22 @@ pub mod internal {
         cache.load_into(request)
     }
 
+    /// A module over a wrapper. The last text is the panic for a wrong name of a kernel.
+    pub const fn compiled_module(
+        name: &'static str,
+        wrapper: &'static Wrapper,
+        targets: &'static [&'static str],
+        kernels: &'static [&'static CStr],
+        no_such_kernel: &'static str,
+    ) -> Module {
+        Module::compiled(name, wrapper, targets, kernels, no_such_kernel)
+    }
+
+    /// A module that the build skipped, for this reason.
+    pub const fn skipped_module(name: &'static str, reason: &'static str) -> Module {
+        Module::skipped(name, reason)
+    }
+
     /// Whether a system call failed in a way that says nothing about the file.
     pub fn is_exhaustion(error: &Error) -> bool {
         error.is_exhaustion()
@@ -87,6 +107,7 @@ pub use kpack_format::TargetId;
 pub use kpack_format::marker::Marker;
 pub use lookup::Environment;
 pub use marker::marker_at;
+pub use module::{Code, Module};
 pub use platform::discover_binary_path;
 pub use report::{Attempt, Outcome, Report};
 pub use request::Request;

@@ -143,6 +143,14 @@ impl Cache {
 
     /// Finds the code object and reads it.
     pub(crate) fn load_into<M: Memory>(&self, request: &Request<'_>) -> Result<M, Error> {
+        self.load_with_target(request).map(|(bytes, _)| bytes)
+    }
+
+    /// As [`load_into`](Self::load_into); also returns the target that the code was compiled for.
+    pub(crate) fn load_with_target<M: Memory>(
+        &self,
+        request: &Request<'_>,
+    ) -> Result<(M, String), Error> {
         if self.environment().disable {
             return Err(Error::Disabled);
         }
@@ -164,7 +172,7 @@ impl Cache {
             }
             say(&format!("{}{trouble}", outcome_of(&found, &loaded)));
         }
-        loaded
+        loaded.map(|bytes| (bytes, found.target))
     }
 }
 

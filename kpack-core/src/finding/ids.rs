@@ -44,7 +44,7 @@ ids! {
     UNSUPPORTED_BINARY = "unsupported-binary";
     SIGNED_BINARY = "signed-binary";
     STALE_CHECKSUM = "stale-checksum";
-    DAMAGED_BUNDLE = "damaged-bundle";
+    DAMAGED_BUNDLE = finding::DAMAGED_BUNDLE.as_str();
     DAMAGED_CODE_OBJECT = "damaged-code-object";
     DEVICE_CODE_SOUND = "device-code-sound";
     UNACCOUNTED_CODE = "unaccounted-code";
