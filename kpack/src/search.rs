@@ -272,9 +272,7 @@ impl<'a> Search<'a> {
                 Answer::NoChecksums => Some(Outcome::NotOpened(without_checksums(&binary))),
                 Answer::NoKernel => None,
             };
-            if let Some(why) = why
-                && why_skipped(skipped, archive).is_none()
-            {
+            if let Some(why) = why.filter(|_| why_skipped(skipped, archive).is_none()) {
                 skipped.push((Arc::clone(archive), why));
             }
             // Since the archive was opened, an upgrade may have put there what the marker expects.
@@ -382,11 +380,12 @@ impl<'a> Search<'a> {
             } else {
                 say(&report.headline())
             }
-        } else if let Some((archive, why)) = skipped.first()
-            && self.cache.is_news(self.request.binary, &[archive.path().display().to_string()])
-        {
-            // The program may go on without this GPU, so nobody else would say why.
-            say(&report.summary(archive.path(), why))
+        } else if let Some((archive, why)) = skipped.first() {
+            let archive = archive.path();
+            if self.cache.is_news(self.request.binary, &[archive.display().to_string()]) {
+                // The program may go on without this GPU, so nobody else would say why.
+                say(&report.summary(archive, why))
+            }
         }
         Error::NoCodeObject { code, report: Box::new(report) }
     }

@@ -351,9 +351,7 @@ impl<R: BufRead> Read for FrameReader<R> {
             return Ok(0);
         }
         let mut out = OutBuffer::around(buffer);
-        while let Some(context) = &mut self.context
-            && out.pos() == 0
-        {
+        while let Some(context) = self.context.as_mut().filter(|_| out.pos() == 0) {
             let mut input = InBuffer::around(self.source.fill_buf()?);
             let is_empty = input.src.is_empty();
             let left = context.decompress_stream(&mut out, &mut input);

@@ -171,11 +171,10 @@ impl<R: Read> Stream<R> {
                 self.uncompressed_size
             );
         }
-        if let Some(found) = self.hash.map(ContentHash::finish)
-            && found != self.expected_hash
-        {
+        let expected = self.expected_hash;
+        if let Some(found) = self.hash.map(ContentHash::finish).filter(|found| *found != expected) {
             let what = "damaged: its content does not have the hash that its header says";
-            let reason = Reason::mismatch(what, hex(&self.expected_hash), hex(&found));
+            let reason = Reason::mismatch(what, hex(&expected), hex(&found));
             let advice = "; get the file again, for example by reinstalling its package";
             return malformed(self.hash_at, reason.then(advice));
         }

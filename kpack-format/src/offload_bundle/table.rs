@@ -19,7 +19,7 @@ pub(super) fn read<R: Read>(source: &mut R, size: u64) -> Result<(Vec<Entry>, u6
     let mut table = Table { source, at: 0 };
     let magic = table.bytes(PLAIN_MAGIC.len() as u64, "the magic")?;
     if magic != PLAIN_MAGIC {
-        let found = format_args!("{magic:02x?}");
+        let found = format!("{magic:02x?}");
         return malformed(0, Reason::mismatch("", "the magic `__CLANG_OFFLOAD_BUNDLE__`", found));
     }
     let count_at = table.at;

@@ -62,11 +62,8 @@ pub fn of_directory(name: &str) -> Option<TargetId> {
 pub fn in_file_name(name: &str) -> Vec<TargetId> {
     let mut found: Vec<TargetId> = Vec::new();
     for (start, _) in name.match_indices("gfx") {
-        if let Some((target, _)) = at_boundary(name, start).and_then(at_start)
-            && !found.contains(&target)
-        {
-            found.push(target);
-        }
+        let target = at_boundary(name, start).and_then(at_start).map(|(target, _)| target);
+        found.extend(target.filter(|target| !found.contains(target)));
     }
     found
 }
