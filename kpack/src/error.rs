@@ -216,7 +216,9 @@ impl Error {
 /// What a module has instead of code for `gpu`, and what to do.
 fn no_code(gpu: &TargetId, there: &[TargetId]) -> String {
     if there.is_empty() {
-        return format!("no code for {gpu} or any other target; build the program again");
+        return format!(
+            "no code for {gpu} or any other target; build or install the program again"
+        );
     }
     let list = |targets: &mut dyn Iterator<Item = &TargetId>| {
         Vec::from_iter(targets.map(TargetId::to_string)).join(", ")
@@ -232,7 +234,7 @@ fn no_code(gpu: &TargetId, there: &[TargetId]) -> String {
     let why = if why.is_empty() { String::new() } else { format!(" ({})", why.join("; ")) };
     let processor = gpu.processor();
     format!(
-        "no code for {gpu}, only for {}{why}; use a build with code for {processor}, whose targets are those in build.rs or KPACK_OFFLOAD_ARCH",
+        "no code for {gpu}, only for {}{why}; use a build with code for {processor} (build.rs or KPACK_OFFLOAD_ARCH lists the targets)",
         list(&mut there.iter())
     )
 }

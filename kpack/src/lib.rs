@@ -1,6 +1,46 @@
-//! The loader: finds the device code of split binaries, and decompresses it.
+//! Loads modules of GPU code (ROCm/HIP) in Rust programs: the code for the GPU at hand, from the program itself or from
+//! the archives that it was split into.
 //!
-//! A HIP runtime that loads a split binary asks for the code object for its GPU:
+//! `build.rs` compiles each source for several GPUs:
+//!
+//! ```ignore
+//! fn main() {
+//!     kpack_build::Hip::new()
+//!         .files(["kernels/affine.hip", "kernels/reduce.hip"])
+//!         .offload_archs(["gfx90a", "gfx1100"])
+//!         .compile_modules("kernels");
+//! }
+//! ```
+//!
+//! The program loads them with any HIP runtime and any binding of it:
+//!
+//! ```ignore
+//! use std::ffi::CStr;
+//!
+//! kpack::include_modules!("kernels"); // a module `kernels` with AFFINE, REDUCE and ALL
+//!
+//! /// A wrong name does not compile.
+//! const AFFINE_F32: &CStr = kernels::AFFINE.kernel(c"affine_f32");
+//!
+//! fn main() -> Result<(), Box<dyn std::error::Error>> {
+//!     // gcnArchName of hipGetDeviceProperties.
+//!     let code = kernels::AFFINE.load("gfx90a:sramecc+:xnack-")?;
+//!     // hipModuleLoadData(&mut module, code.as_ptr())
+//!     // hipModuleGetFunction(&mut function, module, AFFINE_F32.as_ptr())
+//!     // Keep `code` until hipModuleUnload.
+//!     Ok(())
+//! }
+//! ```
+//!
+//! Add both crates in one version: `cargo add kpack`, `cargo add --build kpack-build`.
+//!
+//! `cargo run`, `cargo test` and `cargo install` need no further step, because the program contains the code. For a
+//! release, `kpack stage` or `kpack split` moves it into one archive for each target, and [`Module::load`] finds it there.
+//!
+//! # The lookup
+//!
+//! The rest of this crate is what kpack's tools, its loader and its shim share. A HIP runtime that loads a split binary asks
+//! for the code object for its GPU:
 //!
 //! ```no_run
 //! use kpack::{Cache, Request, marker_at};
@@ -21,9 +61,10 @@
 //! # Ok(()) }
 //! ```
 //!
-//! [`lookup`] lists the archives in which the code may be, without opening them. kpack's tools use it too.
+//! [`lookup`] lists the archives in which the code may be, without opening them.
 //!
-//! ROCm's runtime uses the C interface, which is the crate `kpack-runtime`.
+//! ROCm's runtime uses the C interface, which is the crate `kpack-runtime`. This crate exports no function of C, because a
+//! program that does would take the place of ROCm's loader.
 //!
 //! Archives are read by position, so opening one reads only its table of contents, and a file that shrinks meanwhile
 //! gives an error. The loader holds no lock while it reads and decompresses code objects.

@@ -89,8 +89,22 @@ impl Module {
     ///
     /// In a constant, a wrong name is an error of the compiler:
     ///
-    /// ```ignore
+    /// ```
+    /// # kpack::modules_v1! { kernels; AFFINE {
+    /// #     name: "affine", bundle: &[0; 8], targets: [], kernels: [c"affine_f32"], list: "affine_f32",
+    /// # } }
+    /// # use std::ffi::CStr;
     /// const AFFINE_F32: &CStr = kernels::AFFINE.kernel(c"affine_f32");
+    /// # fn main() { assert_eq!(AFFINE_F32, c"affine_f32") }
+    /// ```
+    ///
+    /// ```compile_fail,E0080
+    /// # kpack::modules_v1! { kernels; AFFINE {
+    /// #     name: "affine", bundle: &[0; 8], targets: [], kernels: [c"affine_f32"], list: "affine_f32",
+    /// # } }
+    /// # use std::ffi::CStr;
+    /// const AFFINE_F16: &CStr = kernels::AFFINE.kernel(c"affine_f16");
+    /// # fn main() { assert_eq!(AFFINE_F16, c"affine_f16") }
     /// ```
     ///
     /// If the build skipped the module, every name is accepted.

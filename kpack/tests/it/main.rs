@@ -4,4 +4,6 @@ mod archive;
 mod common;
 mod lookup;
 mod marker;
+mod modules;
+mod program;
 mod rules;
