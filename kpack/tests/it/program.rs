@@ -6,8 +6,11 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use kpack_split::install::{InstallOptions, install};
 use kpack_tests::outside::Outside;
 use kpack_tests::process::{run, try_run};
+use kpack_tests::tree::Tree;
+use kpack_tests::windows;
 
 const LIBRARY: &str = r#"//! Has modules.
 
@@ -49,13 +52,28 @@ const BUILD: &str = r#"fn main() {
 }
 "#;
 
-/// The package, with these changes of its files.
+/// Says what it loads for each argument.
+const PROGRAM: &str = r#"//! Has modules.
+
+kpack::include_modules!("kernels");
+
+fn main() {
+    for gpu in std::env::args().skip(1) {
+        match kernels::AFFINE.load(&gpu) {
+            Ok(code) => println!("{}", code.target()),
+            Err(error) => println!("{error}"),
+        }
+    }
+}
+"#;
+
+/// The package, with these files.
 fn package(name: &str, library: &str, modules: &str) -> PathBuf {
     let crate_directory = Path::new(env!("CARGO_MANIFEST_DIR"));
     let package = Path::new(env!("CARGO_TARGET_TMPDIR")).join("modules").join(name);
     fs::create_dir_all(package.join("src")).unwrap();
     let manifest = format!(
-        "[package]\nname = \"{name}\"\nedition = \"2021\"\n\n[lib]\ncrate-type = [\"cdylib\", \"rlib\"]\n\n[dependencies]\nkpack = {{ path = {crate_directory:?} }}\n\n[workspace]\n"
+        "[package]\nname = \"{name}\"\nedition = \"2021\"\n\n[lib]\ncrate-type = [\"cdylib\"]\n\n[dependencies]\nkpack = {{ path = {crate_directory:?} }}\n\n[workspace]\n"
     );
     let files = [
         ("Cargo.toml", manifest.as_str()),
@@ -103,4 +121,33 @@ fn a_package_with_modules() {
         let message = refused.unwrap_err().to_string();
         assert!(message.contains(expected), "{expected:?} in {message}");
     }
+}
+
+#[test]
+fn a_program_for_windows() {
+    if !windows::available() {
+        return;
+    }
+    let outside = Outside::lock();
+    let package = package("windows-modules", "", MODULES);
+    fs::write(package.join("src/main.rs"), PROGRAM).unwrap();
+    let arguments = ["build", "--quiet", "--bins", "--target", windows::TARGET];
+    run(outside.cargo(&arguments).current_dir(&package));
+    let tree = Tree::new();
+    let program = tree.path("bin/app.exe");
+    fs::create_dir_all(program.parent().unwrap()).unwrap();
+    let built = outside.target().join(windows::TARGET).join("debug/windows-modules.exe");
+    fs::copy(built, &program).unwrap();
+    let gpus = ["gfx90a:sramecc+:xnack-", "gfx90a", "gfx1100", "gfx1030"];
+    let loads = || {
+        let said = run(windows::wine(&program).args(gpus));
+        Vec::from_iter(said.lines().map(str::to_owned))
+    };
+    let fat = loads();
+    assert_eq!(fat[..3], ["gfx90a:xnack-", "gfx90a", "gfx11-generic"]);
+    assert!(fat[3].contains("no code for gfx1030"), "{fat:?}");
+    install(&InstallOptions::new(tree.root(), "app", ["bin/app.exe"]), &()).unwrap();
+    let split = loads();
+    assert_eq!(split[..3], fat[..3]);
+    assert!(split[3].contains("no code object for gfx1030"), "{split:?}");
 }
