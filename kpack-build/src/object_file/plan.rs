@@ -286,10 +286,10 @@ fn moved<S: ReadAt>(
             let section = symbols.section(index).unwrap_or_default();
             let old = symbol.st_value.get(LE);
             symbol.st_value.set(LE, value(index)?);
-            if symbol.st_size.get(LE) != 0
-                && let Some(size) = sizes.get(&(input(section) + old))
-            {
-                symbol.st_size.set(LE, *size);
+            if symbol.st_size.get(LE) != 0 {
+                if let Some(size) = sizes.get(&(input(section) + old)) {
+                    symbol.st_size.set(LE, *size);
+                }
             }
         }
         edits.push((output(symbols.table()) + (entry - symbols.offset()), bytes));

@@ -170,15 +170,17 @@ impl<S: ReadAt> Relocatable<S> {
             let of_wrapper = wrappers
                 .iter()
                 .any(|wrapper| (wrapper.section, wrapper.offset + POINTER) == *place);
-            if let Target::Section(section, offset) = relocation.target
-                && fat_sections.contains(&section)
-                && !of_wrapper
-            {
-                refuse!(
-                    "a relocation of `{}` at offset {:#x} points to offset {offset:#x} of `{FAT_SECTION}` but belongs to no wrapper",
-                    self.shown(place.0),
-                    place.1
-                );
+            match relocation.target {
+                Target::Section(section, offset)
+                    if fat_sections.contains(&section) && !of_wrapper =>
+                {
+                    refuse!(
+                        "a relocation of `{}` at offset {:#x} points to offset {offset:#x} of `{FAT_SECTION}` but belongs to no wrapper",
+                        self.shown(place.0),
+                        place.1
+                    );
+                }
+                _ => {}
             }
         }
         Ok(())

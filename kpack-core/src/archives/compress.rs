@@ -219,9 +219,9 @@ impl Run<'_> {
             treated = Some(done);
         }
         let checksum = self.checksum(&job)?;
-        if let Some(checksum) = checksum
-            && !lock(&self.claimed).insert((job.target.clone(), checksum))
-        {
+        let is_claimed =
+            |checksum: &_| !lock(&self.claimed).insert((job.target.clone(), *checksum));
+        if let Some(checksum) = checksum.filter(is_claimed) {
             self.add(number, None)?;
             return Ok(Some(Shared {
                 kernels: job.kernels,

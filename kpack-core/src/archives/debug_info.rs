@@ -100,15 +100,16 @@ impl DebugTotals {
             let id = ids::DEBUG_INFORMATION;
             findings.push(Finding::new(Severity::Note, id, path, text));
         }
-        if let DebugInfo::StripTo(directory) = debug
-            && nameless > 0
-        {
-            let text = format!(
-                "no debug files written for {nameless} of {} (no build ID); the archives keep their debug information; link device code with -Xoffload-linker --build-id",
-                counted(count, CODE_OBJECT)
-            );
-            let id = ids::NO_BUILD_ID;
-            findings.push(Finding::new(Severity::Warning, id, directory, text));
+        match debug {
+            DebugInfo::StripTo(directory) if nameless > 0 => {
+                let text = format!(
+                    "no debug files written for {nameless} of {} (no build ID); the archives keep their debug information; link device code with -Xoffload-linker --build-id",
+                    counted(count, CODE_OBJECT)
+                );
+                let id = ids::NO_BUILD_ID;
+                findings.push(Finding::new(Severity::Warning, id, directory, text));
+            }
+            _ => {}
         }
         for (path, reason, count) in &*lock(&self.not_removable) {
             let text = format!(

@@ -11,8 +11,8 @@ pub use system::{
     shared_inode, shared_inode_at, symlink,
 };
 pub(crate) use system::{
-    Handle, begin_flush, display_adapters, free_space, is_disk_failure, keep_attributes,
-    link_count, next_data, next_hole, open, try_lock, try_lock_host,
+    Handle, begin_flush, display_adapters, free_space, is_disk_failure, is_name_too_long,
+    keep_attributes, link_count, next_data, next_hole, open, try_lock, try_lock_host,
 };
 
 use std::time::SystemTime;

@@ -218,9 +218,8 @@ fn remove_leftovers(root: &Directory) -> Result<(), Error> {
     let own = |name: &&OsString| numbered_stem(name) == Some(OsStr::new(NAME));
     for name in names.iter().filter(own) {
         // What cannot be opened is not ours, and what is locked is in use.
-        if let Ok(hidden) = root.below(name.as_ref())
-            && hidden.try_lock()
-        {
+        let hidden = root.below(name.as_ref()).ok().filter(Directory::try_lock);
+        if let Some(hidden) = hidden {
             for file in hidden.names()? {
                 hidden.remove(&file)?;
             }

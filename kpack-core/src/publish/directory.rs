@@ -11,7 +11,7 @@ use std::time::{Duration, SystemTime};
 use super::identity::Identity;
 use crate::files;
 use crate::interrupt;
-use crate::platform::{Entry, Handle, Kind, try_lock_host};
+use crate::platform::{Entry, Handle, Kind, is_name_too_long, try_lock_host};
 use crate::{Error, ids};
 
 /// The mode of new directories, regardless of the umask; CMake's `install` uses the same.
@@ -372,7 +372,7 @@ impl Directory {
                     io::ErrorKind::InvalidInput => {}
                     io::ErrorKind::NotFound | io::ErrorKind::NotADirectory => return Ok(false),
                     // A path that is too long to look at.
-                    io::ErrorKind::InvalidFilename => return Ok(true),
+                    _ if is_name_too_long(&error) => return Ok(true),
                     _ => return Err(Error::io(&self.path.join(there), "read", error)),
                 },
             }

@@ -134,6 +134,12 @@ pub(crate) fn is_disk_failure(error: &io::Error) -> bool {
     matches!(number, Some(Errno::IO | Errno::NOSPC | Errno::DQUOT | Errno::ROFS))
 }
 
+/// Whether an error says that a name or a path is too long.
+// `io::ErrorKind::InvalidFilename` is stable since Rust 1.87.
+pub(crate) fn is_name_too_long(error: &io::Error) -> bool {
+    Errno::from_io_error(error) == Some(Errno::NAMETOOLONG)
+}
+
 /// Whether a directory is in a file system that the kernel makes up, such as `/proc`.
 ///
 /// # Errors

@@ -304,6 +304,12 @@ pub(crate) fn is_disk_failure(error: &io::Error) -> bool {
     matches!(error.kind(), QuotaExceeded | ReadOnlyFilesystem | StorageFull)
 }
 
+/// Whether an error says that a name or a path is too long (`ERROR_FILENAME_EXCED_RANGE`).
+// `io::ErrorKind::InvalidFilename` is stable since Rust 1.87.
+pub(crate) fn is_name_too_long(error: &io::Error) -> bool {
+    error.raw_os_error() == Some(206)
+}
+
 /// Whether the system makes up the file system of a directory: there are none.
 ///
 /// # Errors
