@@ -101,7 +101,7 @@ pub mod internal {
     use crate::{Archive, Cache, Error, Module, Request};
 
     pub use crate::archive::{Memory, Room};
-    pub use crate::module::{Bundle, Wrapper};
+    pub use crate::module::{Bundle, Note, Wrapper};
     pub use crate::platform::{path_of, text_of};
 
     /// As [`Archive::load`], into memory of the caller's kind.

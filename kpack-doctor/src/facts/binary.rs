@@ -25,6 +25,10 @@ use crate::root::is_absent;
 
 /// The type of the note of a shim that is linked into a binary.
 const SHIM_NOTE: u32 = 1;
+/// The type of the note of a binary with modules, which the crate `kpack` loads.
+const MODULES_NOTE: u32 = 3;
+/// What start-up code calls if the HIP runtime is to find the code.
+const REGISTER: &str = "__hipRegisterFatBinary";
 
 /// A binary with device code.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -45,6 +49,8 @@ pub(crate) struct Binary {
     pub(crate) found_through: String,
     /// Whether the shim is linked into it, so that every HIP runtime gets its code.
     pub(crate) has_shim: bool,
+    /// Whether it loads all its code itself, as modules, so that every HIP runtime will do.
+    pub(crate) loads_itself: bool,
     /// What `kpack join` would do; `None` if that does not matter.
     pub(crate) join: Option<Join>,
     /// The kernel databases that it loads files of.
@@ -81,6 +87,12 @@ pub(crate) enum Form {
 fn has_shim(image: &Image<File>) -> Result<bool, BinaryError> {
     let needed = Dynamic::read(image)?.strings(image, elf::DT_NEEDED)?;
     Ok(image.has_note(SHIM_NOTE)? || needed.iter().any(|name| name.starts_with(SHIM.as_bytes())))
+}
+
+/// Whether a binary has modules, and leaves nothing to the HIP runtime.
+fn has_only_modules(image: &Image<File>) -> Result<bool, BinaryError> {
+    let linkage = || Dynamic::read(image)?.linkage(image, REGISTER);
+    Ok(image.has_note(MODULES_NOTE)? && linkage()?.is_none())
 }
 
 /// The kernel databases of a library, and the parts of them that this user may not list: those that are named as it is, and
@@ -122,6 +134,13 @@ impl Binary {
         hip: Option<&HipRuntime>,
     ) -> Result<Option<Self>, Error> {
         let path = placed(&linked.loaded_as()).unwrap_or_else(|| linked.path.clone());
+        // If its dynamic section is damaged, nothing loads it.
+        let is = |has: fn(&Image<File>) -> Result<bool, BinaryError>| {
+            linked.image.elf().is_some_and(|image| has(image).unwrap_or(false))
+        };
+        let loads_itself = is(has_only_modules);
+        // The HIP runtime and its loader have no part in it then.
+        let hip = hip.filter(|_| !loads_itself);
         let (form, code, name, archives, found_through) = match Form::of(linked, reader, hip) {
             Ok(Some(found)) => found,
             Ok(None) => return Ok(None),
@@ -150,8 +169,8 @@ impl Binary {
             code,
             archives,
             found_through,
-            // If its dynamic section is damaged, nothing loads it.
-            has_shim: linked.image.elf().is_some_and(|image| has_shim(image).unwrap_or(false)),
+            has_shim: is(has_shim),
+            loads_itself,
             join: None,
             databases,
             unlisted,
@@ -187,6 +206,9 @@ impl Binary {
                 return Ok(Some(Join::Refused(why)));
             }
             Form::Fat | Form::Damaged(..) => return Ok(None),
+        }
+        if self.loads_itself {
+            return Ok(None);
         }
         let gpus = machine.to_join();
         if gpus.is_empty() {

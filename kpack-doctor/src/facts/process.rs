@@ -100,7 +100,8 @@ impl Process {
                 ShimMode::Off => false,
                 ShimMode::Force => true,
             };
-        matches!(binary.form, Form::Split | Form::EarlyMarker) && !shim_finds
+        let is_split = matches!(binary.form, Form::Split | Form::EarlyMarker);
+        is_split && !shim_finds && !binary.loads_itself
     }
 
     /// The processes that `path` stands for: a file with its libraries, or every binary with device code

@@ -77,6 +77,14 @@ impl<'a> Processes<'a> {
         names(&Vec::from_iter(self.processes.iter().map(|process| process.file.as_path())))
     }
 
+    /// Whether these processes have device code, and load all of it themselves.
+    fn load_themselves(&self) -> bool {
+        self.processes.iter().all(|process| {
+            let mut binaries = process.binaries.iter();
+            binaries.len() > 0 && binaries.all(|binary| binary.loads_itself)
+        })
+    }
+
     pub(super) fn judge(&self, machine: &Machine, findings: &mut Vec<Diagnosis>) {
         let files = self.files();
         let finding = |outcome, id, text: String| Finding::general(outcome, id, text);
@@ -93,6 +101,11 @@ impl<'a> Processes<'a> {
                 format!("{files} cannot be loaded: {why}"),
             )
             .with_help("install the package of that file again"),
+            Runtime::None if self.load_themselves() => finding(
+                Severity::Ok,
+                ids::MARKERS_NOT_NEEDED,
+                format!("{files} loads its modules itself, so any HIP runtime will do"),
+            ),
             Runtime::None => finding(
                 Severity::Note,
                 ids::UNKNOWN_RUNTIME,

@@ -48,6 +48,10 @@ macro_rules! modules_v1 {
             #[cfg_attr(windows, unsafe(link_section = ".hipFatB"))]
             #[cfg_attr(not(windows), unsafe(link_section = ".hipFatBinSegment"))]
             static WRAPPER: $crate::internal::Wrapper = $crate::internal::Wrapper::new(&BUNDLE);
+            #[cfg(not(windows))]
+            #[used]
+            #[unsafe(link_section = ".note.kpack_modules")]
+            static NOTE: $crate::internal::Note = $crate::internal::Note::MODULES;
             $crate::internal::compiled_module(
                 $text,
                 &WRAPPER,

@@ -12,7 +12,7 @@ use kpack_format::Delivery;
 
 use crate::{Cache, Error, Request, TargetId, discover_binary_path, marker_at};
 
-pub use wrapper::{Bundle, Wrapper};
+pub use wrapper::{Bundle, Note, Wrapper};
 use wrapper::{Content, Found};
 
 /// The archives that the modules of this process were loaded from.

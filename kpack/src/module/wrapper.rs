@@ -36,6 +36,16 @@ struct Record {
     last: u64,
 }
 
+/// An ELF note that tells `kpack doctor` that the binary loads its modules itself. Linkers and `strip` keep it.
+#[derive(Debug)]
+#[repr(C, align(4))]
+pub struct Note([u32; 3], [u8; 8]);
+
+impl Note {
+    /// The only one.
+    pub const MODULES: Self = Self([6, 0, 3], *b"kpack\0\0\0");
+}
+
 // SAFETY: nobody writes it while the program runs.
 unsafe impl Sync for Wrapper {}
 

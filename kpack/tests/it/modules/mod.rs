@@ -11,6 +11,7 @@ use std::path::Path;
 use std::process::Command;
 
 use kpack::{Code, Error, Module};
+use kpack_doctor::{Options, examine};
 use kpack_split::install::{InstallOptions, install};
 use kpack_split::join::{JoinOptions, join};
 use kpack_tests::fixture::{FatLibrary, Storage, bundle, code};
@@ -242,6 +243,20 @@ fn code_in_archives() {
             assert!(found.starts_with(&format!("error: module `{name}` has no code")), "{found}");
         }
     }
+}
+
+/// Nothing registers the wrappers with the HIP runtime, so which one the program loads does not matter.
+#[test]
+fn the_doctor_asks_for_no_runtime() {
+    let tree = split();
+    let mut options = Options::default();
+    options.targets.push("gfx1100".parse().unwrap());
+    let report = examine(&[tree.path("bin/program")], &options).unwrap();
+    let said = report.findings.iter().map(|found| found.finding.text.as_str());
+    let said = Vec::from_iter(said).join("\n");
+    assert!(said.contains("loads its modules itself, so any HIP runtime will do"), "{said}");
+    assert_eq!(report.remedy, None, "{said}");
+    assert_eq!(report.loads, Some(true), "{said}");
 }
 
 #[test]
