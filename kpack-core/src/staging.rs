@@ -7,6 +7,10 @@ use std::path::{Path, PathBuf};
 /// with has such a file.
 pub const INCLUDE_DIRECTORIES: &str = "include-directories.txt";
 
+/// File beside it that lists the GPU targets of the library, one per line, if they are those of the machine that built
+/// it because nobody named any.
+pub const NATIVE_TARGETS: &str = "native-targets.txt";
+
 /// The possible workspaces of a package: every directory above it with a `Cargo.lock`, and the
 /// package's own.
 pub fn workspaces(package: &Path) -> impl Iterator<Item = PathBuf> {

@@ -20,10 +20,10 @@ use super::environment::Environment;
 use super::flags::{self, BuildDirectories, Flags};
 use super::library::Library;
 use super::options::Hip;
-use super::targets;
+use super::targets::Targets;
 use crate::object_file;
 use kpack_core::publish::{Directory, NewNames, Stage, check_names};
-use kpack_core::staging::INCLUDE_DIRECTORIES;
+use kpack_core::staging::{INCLUDE_DIRECTORIES, NATIVE_TARGETS};
 use kpack_core::{DebugInfo, Error, ids};
 
 /// The directory in `OUT_DIR` that holds one directory per library.
@@ -38,6 +38,15 @@ pub(super) enum Kind {
     Shared,
 }
 
+/// What was built.
+struct Made {
+    /// Of the library.
+    file_name: String,
+    compiled: Compiled,
+    /// The C++ standard library that the program needs besides.
+    standard_library: Option<String>,
+}
+
 /// Everything known before the first file is written.
 pub(super) struct Build<'a> {
     hip: &'a Hip,
@@ -45,7 +54,7 @@ pub(super) struct Build<'a> {
     environment: &'a Environment,
     module: String,
     compiler: Compiler,
-    targets: Vec<TargetId>,
+    targets: Targets,
     /// The flags from the package and `HIPFLAGS`.
     own: Vec<OsString>,
     /// The package's directory, in which the compiler runs.
@@ -66,7 +75,7 @@ impl<'a> Build<'a> {
         name: &'a str,
         environment: &'a Environment,
     ) -> Result<Self, Error> {
-        if hip.files.is_empty() {
+        if hip.files.is_empty() && hip.objects.is_empty() {
             return Err(Error::usage(format!(
                 "library `{name}` has no sources; add them with `file`"
             )));
@@ -77,18 +86,19 @@ impl<'a> Build<'a> {
         };
         check_names(&module, COMPONENT)?;
         check_names(name, COMPONENT)?;
-        let targets = targets::targets(hip, environment)?;
+        let targets = Targets::new(hip, environment)?;
         let package = environment.directory("CARGO_MANIFEST_DIR")?;
         let out_dir = match &hip.out_dir {
             Some(directory) => directory.clone(),
             None => environment.directory("OUT_DIR")?,
         };
-        let own = flags::own(hip, environment)?;
-        let wanted = Wanted::new(&targets, &own, environment);
+        let always = flags::own(hip, environment, |_| false)?;
+        let wanted = Wanted::new(targets.all(), &always, environment);
         let compiler = match &hip.compiler {
             Some(compiler) => Compiler::at(compiler, &wanted),
             None => Compiler::find(&wanted)?,
         };
+        let own = flags::own(hip, environment, |flag| compiler.supports(flag, &wanted))?;
         let threads = environment.text("NUM_JOBS").and_then(|jobs| jobs.parse().ok());
         // The compiler runs in the package's directory.
         let directory = std::path::absolute(&out_dir)
@@ -127,28 +137,26 @@ impl<'a> Build<'a> {
         // Recover from an interrupted build.
         stage.recover(self.name.as_ref()).map_err(cannot_write)?;
         let tree = stage.make(self.name).map_err(cannot_write)?;
-        let (file_name, compiled) = self.make(kind, &tree)?;
+        let made = self.make(kind, &tree)?;
         stage.publish(&NewNames::new(&[self.name])).map_err(cannot_write)?;
         let mut library = Library {
-            path: self.directory.join(file_name),
+            path: self.directory.join(&made.file_name),
             kpack_dir: self.directory.join(".kpack"),
             module: self.module.clone(),
             directives: Vec::new(),
         };
-        library.directives = self.directives(kind, compiled, &library);
+        library.directives = self.directives(kind, made, &library);
         Ok(library)
     }
 
-    /// Makes the library and the archives in the hidden directory. Returns the library's file name
-    /// and what the compiler said.
-    fn make(&self, kind: Kind, tree: &Directory) -> Result<(String, Compiled), Error> {
+    /// Makes the library and the archives in the hidden directory.
+    fn make(&self, kind: Kind, tree: &Directory) -> Result<Made, Error> {
         let objects = self.hidden.join("objects");
         fs::create_dir_all(&objects).map_err(|e| self.cannot_write("make", &e))?;
         let mut build = self.compiler.build(self.environment, &objects);
         build.cargo_metadata(!self.hip.silent);
         let places = BuildDirectories { package: &self.package, out_dir: &self.out_dir };
-        let flags =
-            Flags::new(self.hip, build.clone(), &self.own, &self.targets, &self.compiler, &places)?;
+        let flags = Flags::new(self.hip, build.clone(), &self.own, &self.compiler, &places)?;
         let jobs = self.jobs(&objects);
         let compiled = compile::run(
             build.clone(),
@@ -159,9 +167,17 @@ impl<'a> Build<'a> {
             self.environment,
             self.threads,
         )?;
-        self.split(&jobs)?;
+        // A marker without code would be a fault.
+        let (fat, without_code): (Vec<Job>, Vec<Job>) =
+            jobs.into_iter().partition(|job| !job.targets.is_empty());
+        let mut parts: Vec<PathBuf> = fat.into_iter().map(|job| job.object).collect();
+        parts.extend(self.take_objects(&objects)?);
+        self.split(&parts)?;
+        let without_code = Vec::from_iter(without_code.into_iter().map(|job| job.object));
+        self.keep(&without_code)?;
+        let all = parts.iter().chain(&without_code);
         let hosts: Vec<PathBuf> =
-            jobs.iter().filter_map(|job| Some(self.hidden.join(job.object.file_name()?))).collect();
+            all.filter_map(|object| Some(self.hidden.join(object.file_name()?))).collect();
         let file_name = match kind {
             Kind::Static => {
                 compile::archive(build.out_dir(&self.hidden).clone(), self.name, &hosts)?;
@@ -174,11 +190,38 @@ impl<'a> Build<'a> {
         for host in &hosts {
             fs::remove_file(host).map_err(|e| Error::io(host, "remove", e))?;
         }
-        let names: String =
-            flags.include_directories.iter().map(|path| format!("{}\n", path.display())).collect();
-        let path = self.hidden.join(INCLUDE_DIRECTORIES);
-        fs::write(&path, names).map_err(|e| Error::io(&path, "write", e))?;
-        Ok((file_name, compiled))
+        let directories = flags.include_directories.iter().map(|path| path.display().to_string());
+        self.leave(INCLUDE_DIRECTORIES, directories)?;
+        if let Some(targets) = self.targets.native() {
+            self.leave(NATIVE_TARGETS, targets.iter().map(TargetId::to_string))?;
+        }
+        let standard_library = match kind {
+            Kind::Static => {
+                flags::standard_library(self.hip, self.environment, &self.compiler, &flags)
+            }
+            // The compiler has linked it.
+            Kind::Shared => None,
+        };
+        Ok(Made { file_name, compiled, standard_library })
+    }
+
+    /// Leaves a file with these lines for `kpack stage`.
+    fn leave(&self, name: &str, lines: impl Iterator<Item = String>) -> Result<(), Error> {
+        let path = self.hidden.join(name);
+        let lines: String = lines.map(|line| format!("{line}\n")).collect();
+        fs::write(&path, lines).map_err(|e| Error::io(&path, "write", e))
+    }
+
+    /// Copies the objects that the package adds, so that they are split like those of its sources.
+    fn take_objects(&self, directory: &Path) -> Result<Vec<PathBuf>, Error> {
+        let copy = |(number, object): (usize, &PathBuf)| {
+            let name = object.file_name().unwrap_or_default().to_string_lossy();
+            let to = directory.join(format!("added-{number}-{name}"));
+            let from = self.package.join(object);
+            fs::copy(&from, &to).map_err(|e| Error::io(&from, "copy", e))?;
+            Ok(to)
+        };
+        self.hip.objects.iter().enumerate().map(copy).collect()
     }
 
     fn cannot_write(&self, action: &str, error: &io::Error) -> Error {
@@ -213,6 +256,7 @@ impl<'a> Build<'a> {
                 number += 1;
             }
             jobs.push(Job {
+                targets: self.targets.of(source),
                 source: if inside { relative } else { source.as_path() }.to_owned(),
                 object: objects.join(name),
             });
@@ -220,11 +264,10 @@ impl<'a> Build<'a> {
         jobs
     }
 
-    fn split(&self, jobs: &[Job]) -> Result<(), Error> {
-        if self.is_for_windows {
-            return self.keep(jobs);
+    fn split(&self, objects: &[PathBuf]) -> Result<(), Error> {
+        if self.is_for_windows || objects.is_empty() {
+            return self.keep(objects);
         }
-        let objects = jobs.iter().map(|job| &job.object);
         let mut options = object_file::Options::new(&self.module, &self.hidden, objects);
         options.component = COMPONENT.to_owned();
         options.storage.jobs = self.threads;
@@ -249,8 +292,8 @@ impl<'a> Build<'a> {
     }
 
     /// Takes the objects as they are.
-    fn keep(&self, jobs: &[Job]) -> Result<(), Error> {
-        for Job { object, .. } in jobs {
+    fn keep(&self, objects: &[PathBuf]) -> Result<(), Error> {
+        for object in objects {
             let to = self.hidden.join(object.file_name().unwrap_or_default());
             fs::rename(object, &to).map_err(|e| Error::io(&to, "rename", e))?;
         }
@@ -290,17 +333,19 @@ impl<'a> Build<'a> {
     }
 
     /// The directives for Cargo.
-    fn directives(&self, kind: Kind, compiled: Compiled, library: &Library) -> Vec<String> {
+    fn directives(&self, kind: Kind, made: Made, library: &Library) -> Vec<String> {
+        let compiled = made.compiled;
         let mut all = Vec::new();
         let mut say = |text: String| all.push(format!("cargo::{text}"));
-        let sources: BTreeSet<&PathBuf> = self.hip.files.iter().chain(&compiled.included).collect();
+        let added = self.hip.files.iter().chain(&self.hip.objects);
+        let sources: BTreeSet<&PathBuf> = added.chain(&compiled.included).collect();
         for path in sources {
             say(format!("rerun-if-changed={}", path.display()));
         }
         for name in self.environment.asked() {
             say(format!("rerun-if-env-changed={name}"));
         }
-        for warning in compiled.warnings {
+        for warning in self.targets.warning().into_iter().chain(compiled.warnings) {
             say(format!("warning={warning}"));
         }
         say(format!("rustc-link-search=native={}", self.directory.display()));
@@ -308,8 +353,10 @@ impl<'a> Build<'a> {
             Kind::Static => format!("rustc-link-lib=static={}", self.name),
             Kind::Shared => format!("rustc-link-lib=dylib={}", self.name),
         });
-        if kind == Kind::Static && !self.hip.without_standard_library {
-            say("rustc-link-lib=dylib=stdc++".to_owned());
+        if let Some(name) = made.standard_library {
+            // As in `static:-bundle=stdc++`.
+            let kind = if name.contains('=') { "" } else { "dylib=" };
+            say(format!("rustc-link-lib={kind}{name}"));
         }
         if !self.hip.without_runtime {
             if let Some(runtime) = self.runtime() {

@@ -2,6 +2,7 @@
 //! server limits how many run, and the archiver.
 
 use std::any::Any;
+use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write;
 use std::fs;
@@ -17,6 +18,8 @@ use super::environment::Environment;
 use super::make_rule::{self, dependencies};
 use kpack_core::Error;
 use kpack_core::parallel;
+use kpack_format::TargetId;
+use kpack_format::offload_bundle;
 
 /// One source to compile.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -24,6 +27,8 @@ pub(super) struct Job {
     /// As it is passed to the compiler.
     pub(super) source: PathBuf,
     pub(super) object: PathBuf,
+    /// If there are none, there is only host code, with an empty bundle.
+    pub(super) targets: Vec<TargetId>,
 }
 
 /// What the compiler said of the sources.
@@ -39,7 +44,7 @@ pub(super) struct Compiled {
 /// # Errors
 /// [`Error::Compiler`] with the compiler's output.
 pub(super) fn run(
-    mut build: cc::Build,
+    build: cc::Build,
     compiler: &Compiler,
     flags: &[OsString],
     jobs: &[Job],
@@ -51,34 +56,67 @@ pub(super) fn run(
     let mut variables = compiler.variables(environment);
     variables.retain(|name, _| !name.to_string_lossy().contains("CXXFLAGS"));
     variables.insert("CXXFLAGS".into(), OsString::new());
-    build.set_envs_snapshot(variables).cargo_metadata(false);
-    build.no_default_flags(true).inherit_rustflags(false).inherit_trim_paths(false);
-    build.flags(flags).flags(["-MD", "-MT", make_rule::TARGET]);
-    build.files(jobs.iter().map(|job| &job.source));
-    let what = |source: &Path| format!("`{}` does not compile", source.display());
-    let (made, warnings) = logged(build, what, |build| build.try_compile_intermediates())?;
+    let mut warnings = Vec::new();
+    let mut rules = Vec::new();
+    // All sources for the same targets are compiled at once.
+    let mut groups: BTreeMap<&[TargetId], Vec<&Job>> = BTreeMap::new();
+    for job in jobs {
+        groups.entry(&job.targets).or_default().push(job);
+    }
+    for (targets, jobs) in groups {
+        let mut build = build.clone();
+        build.set_envs_snapshot(variables.clone()).cargo_metadata(false);
+        build.no_default_flags(true).inherit_rustflags(false).inherit_trim_paths(false);
+        build.flags(of_targets(targets, jobs[0])?).flags(flags);
+        build.flags(["-MD", "-MT", make_rule::TARGET]);
+        build.files(jobs.iter().map(|job| &job.source));
+        let what = |source: &Path| format!("`{}` does not compile", source.display());
+        let (made, said) = logged(build, what, |build| build.try_compile_intermediates())?;
+        warnings.extend(said);
+        for (job, made) in jobs.iter().zip(made) {
+            let of_host = made.with_extension("d");
+            rules.extend(fs::read(&of_host).map_err(|e| Error::io(&of_host, "read", e))?);
+            rules.push(b'\n');
+            fs::rename(&made, &job.object).map_err(|e| Error::io(&job.object, "rename", e))?;
+        }
+    }
 
     // `-MD` covers only the host pass; each target may include other files.
     let of_device = parallel::with_jobs(threads, || {
         parallel::try_map(jobs, |job| {
+            if job.targets.is_empty() {
+                return Ok(Vec::new());
+            }
             let mut command = compiler.command();
             command.args(["-M", "-MT", make_rule::TARGET, "--cuda-device-only"]).args(flags);
+            command.args(of_targets(&job.targets, job)?);
+            // Some flags are for the pass that makes host code.
+            command.arg("-Wno-unused-command-line-argument");
             let source = job.source.display();
             let what = format!("cannot list the files that `{source}` includes for GPU targets");
             run_one(command.arg(&job.source).current_dir(package), &what)
         })
     })?;
-    let mut rules = of_device.concat();
-    for (job, made) in jobs.iter().zip(made) {
-        let of_host = made.with_extension("d");
-        rules.push(b'\n');
-        rules.extend(fs::read(&of_host).map_err(|e| Error::io(&of_host, "read", e))?);
-        fs::rename(&made, &job.object).map_err(|e| Error::io(&job.object, "rename", e))?;
-    }
+    rules.extend(of_device.concat());
     let mut included = dependencies(&String::from_utf8_lossy(&rules));
     included.sort();
     included.dedup();
     Ok(Compiled { included, warnings })
+}
+
+/// The flags for GPU targets. Without any, the wrapper of the host code has a bundle without device code, so that a
+/// program links, and a HIP runtime says that there is no code for its GPU.
+fn of_targets(targets: &[TargetId], job: &Job) -> Result<Vec<OsString>, Error> {
+    if !targets.is_empty() {
+        let flags = targets.iter().map(|target| format!("--offload-arch={target}").into());
+        return Ok(flags.collect());
+    }
+    let bundle = job.object.with_file_name("no-device-code.hipfb");
+    let bytes = offload_bundle::plain([("host-x86_64-unknown-linux-gnu-", &[][..])]);
+    fs::write(&bundle, bytes).map_err(|e| Error::io(&bundle, "write", e))?;
+    let xclang = || OsString::from("-Xclang");
+    let include = "-fcuda-include-gpubinary".into();
+    Ok(vec!["--cuda-host-only".into(), xclang(), include, xclang(), bundle.into()])
 }
 
 /// Makes the static library `lib<name>.a` of objects.

@@ -241,6 +241,19 @@ impl Compiler {
         Ok(self)
     }
 
+    /// Whether it takes a flag for the host and the GPU targets.
+    pub(super) fn supports(&self, flag: &OsStr, wanted: &Wanted<'_>) -> bool {
+        let mut command = self.asked(wanted);
+        command.args(["-x", "hip", "-nogpuinc", "-nogpulib", "-fsyntax-only", "-Werror"]);
+        if wanted.environment.target() != wanted.environment.host() {
+            command.arg(format!("--target={}", wanted.environment.target()));
+        }
+        command.args(wanted.targets.iter().map(|target| format!("--offload-arch={target}")));
+        // Flags for the link do nothing here.
+        command.arg("-Wno-unused-command-line-argument").arg(flag).arg("/dev/null");
+        command.output().is_ok_and(|output| output.status.success())
+    }
+
     /// Checks that it can link device code. Distributions have lld in a package of its own, one for each version.
     fn with_linker(self, wanted: &Wanted<'_>) -> Result<Self, String> {
         // SPIR-V is translated instead.

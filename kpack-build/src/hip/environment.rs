@@ -38,6 +38,20 @@ impl Environment {
         self.untracked(name)
     }
 
+    /// A variable for the target of the build, by the names that the crate `cc` tries. It may be empty.
+    pub(crate) fn for_target(&self, name: &str) -> Option<OsString> {
+        let target = self.target();
+        let side = if target == self.host() { "HOST" } else { "TARGET" };
+        let names = [
+            format!("{name}_{target}"),
+            format!("{name}_{}", target.replace(['-', '.'], "_")),
+            format!("{side}_{name}"),
+            name.to_owned(),
+        ];
+        self.asked.borrow_mut().extend(names.iter().cloned());
+        names.iter().find_map(|name| self.variables.get(OsStr::new(name))).cloned()
+    }
+
     /// A variable that Cargo sets, or whose changes need not be watched.
     pub(crate) fn untracked(&self, name: &str) -> Option<OsString> {
         self.variables.get(OsStr::new(name)).filter(|value| !value.is_empty()).cloned()

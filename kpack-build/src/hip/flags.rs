@@ -2,12 +2,11 @@
 
 use std::ffi::{OsStr, OsString};
 use std::path::{Path, PathBuf};
-
-use kpack_format::TargetId;
+use std::process::Stdio;
 
 use super::compiler::Compiler;
 use super::environment::{Environment, words};
-use super::options::Hip;
+use super::options::{Flag, Hip};
 use kpack_core::Error;
 use kpack_core::platform::OsStrExt;
 use kpack_core::staging::workspaces;
@@ -66,11 +65,19 @@ pub(super) struct BuildDirectories<'a> {
     pub(super) out_dir: &'a Path,
 }
 
-/// The flags from the package and `HIPFLAGS`.
-pub(super) fn own(hip: &Hip, environment: &Environment) -> Result<Vec<OsString>, Error> {
+/// The flags from the package and `HIPFLAGS`, including those that `supports` accepts of the package's optional ones.
+pub(super) fn own(
+    hip: &Hip,
+    environment: &Environment,
+    supports: impl Fn(&OsStr) -> bool,
+) -> Result<Vec<OsString>, Error> {
     let more = environment.get("HIPFLAGS").unwrap_or_default();
     let more = words("HIPFLAGS", &more)?;
-    Ok(hip.flags.iter().cloned().chain(more).collect())
+    let of_package = hip.flags.iter().filter_map(|flag| match flag {
+        Flag::Always(flag) => Some(flag),
+        Flag::IfSupported(flag) => supports(flag).then_some(flag),
+    });
+    Ok(of_package.cloned().chain(more).collect())
 }
 
 /// Whether the build is for Windows, with mingw-w64.
@@ -80,8 +87,11 @@ pub(super) fn is_for_windows(environment: &Environment) -> bool {
 
 /// The flags of one build.
 pub(super) struct Flags {
-    /// For every source.
+    /// For every source, without its targets.
     pub(super) compile: Vec<OsString>,
+    /// For device code alone, without its target.
+    #[cfg_attr(not(test), allow(dead_code, reason = "only modules have no host code"))]
+    pub(super) device: Vec<OsString>,
     /// For linking a shared library, without its name and objects.
     pub(super) link: Vec<OsString>,
     /// Header directories outside of the package and the system.
@@ -89,12 +99,14 @@ pub(super) struct Flags {
 }
 
 impl Flags {
-    /// The flags of `cc` for the host (`build`), then those for GPUs, then the package's own.
+    /// The flags of `cc` for the host (`build`), then those for GPUs, then the package's own. Later ones win.
+    ///
+    /// The profile is that of host code alone: without optimization, device code is some hundred times slower, and
+    /// builtins that must be inlined do not compile.
     pub(super) fn new(
         hip: &Hip,
         mut build: cc::Build,
         own: &[OsString],
-        targets: &[TargetId],
         compiler: &Compiler,
         places: &BuildDirectories<'_>,
     ) -> Result<Self, Error> {
@@ -104,38 +116,72 @@ impl Flags {
         if let Some(standard) = &hip.standard {
             build.std(standard);
         }
+        if let Some(level) = hip.opt_level {
+            build.opt_level(level);
+        }
+        if let Some(debug) = hip.debug {
+            build.debug(debug);
+        }
         let tool = build
             .includes(&hip.includes)
             .try_get_compiler()
             .map_err(|error| Error::Compiler(format!("no flags for `{compiler}`: {error}")))?;
 
         let mut compile: Vec<OsString> = vec!["-x".into(), "hip".into()];
+        let mut device: Vec<OsString> =
+            vec!["-x".into(), "hip".into(), "--cuda-device-only".into()];
         // Debuggers of GPUs need DWARF 5, which is clang's default. `cc` asks for an older one.
         for flag in tool.args().iter().filter(|flag| *flag != "-gdwarf-4") {
             if OF_HOST.iter().any(|name| flag.as_bytes().starts_with(name.as_bytes())) {
                 compile.push("-Xarch_host".into());
+            } else {
+                device.push(flag.clone());
             }
             compile.push(flag.clone());
         }
+        // clang takes few levels for one side alone, so one that the package sets is `cc`'s for both.
+        device.push(format!("-O{}", hip.opt_level.unwrap_or(3)).into());
+        if hip.opt_level.is_none() {
+            compile.extend(["-Xarch_device", "-O3"].map(OsString::from));
+        }
+        if hip.debug != Some(true) {
+            device.push("-g0".into());
+            compile.extend(["-Xarch_device", "-g0"].map(OsString::from));
+        }
+        match hip.warnings {
+            Some(true) => {
+                compile
+                    .extend(["-Xarch_host", "-Wall", "-Xarch_host", "-Wextra"].map(OsString::from));
+                device.extend(["-Wall", "-Wextra"].map(OsString::from));
+            }
+            Some(false) => {
+                compile.push("-w".into());
+                device.push("-w".into());
+            }
+            None => {}
+        }
+        let mut both = Vec::new();
         let includes: Vec<PathBuf> = include_flags(&compile).chain(include_flags(own)).collect();
         // Keep paths of this build out of debug information, messages and assertions.
         for place in mapped(places, &includes) {
-            compile.push(joined("-ffile-prefix-map=", &place, "=."));
+            both.push(joined("-ffile-prefix-map=", &place, "=."));
         }
-        compile.push("-fdebug-compilation-dir=.".into());
+        both.push("-fdebug-compilation-dir=.".into());
         // `cc` runs the compiler in the directory of this process.
         if std::env::current_dir().is_ok_and(|directory| directory != places.package) {
-            compile.push(joined("-working-directory=", places.package, ""));
+            both.push(joined("-working-directory=", places.package, ""));
         }
-        compile.extend(targets.iter().map(|target| format!("--offload-arch={target}").into()));
-        compile.extend(compiler.rocm_flags());
+        both.extend(compiler.rocm_flags());
+        both.extend_from_slice(own);
+        compile.extend_from_slice(&both);
+        device.extend(both);
 
         let mut link: Vec<OsString> = vec!["-shared".into()];
         link.extend(of_link(tool.args()));
         link.extend(of_link(own));
-        compile.extend_from_slice(own);
         Ok(Self {
             compile,
+            device,
             link,
             include_directories: includes
                 .into_iter()
@@ -144,6 +190,28 @@ impl Flags {
                 .collect(),
         })
     }
+}
+
+/// The C++ standard library to link, decided as the crate `cc` does.
+pub(super) fn standard_library(
+    hip: &Hip,
+    environment: &Environment,
+    compiler: &Compiler,
+    flags: &Flags,
+) -> Option<String> {
+    if let Some(named) = &hip.cpp_link_stdlib {
+        return named.clone();
+    }
+    if let Some(named) = environment.for_target("CXXSTDLIB") {
+        return Some(named.to_string_lossy().into_owned()).filter(|name| !name.is_empty());
+    }
+    // The macros that a header of the standard library defines say which one it is.
+    let mut command = compiler.command();
+    command.args(&flags.compile).args(["-x", "c++", "-E", "-dM", "-include", "cstddef"]);
+    let output = command.arg("/dev/null").stdin(Stdio::null()).stderr(Stdio::null()).output();
+    let macros = output.map(|output| output.stdout).unwrap_or_default();
+    let is_libcxx = String::from_utf8_lossy(&macros).contains("#define _LIBCPP_VERSION ");
+    Some(if is_libcxx { "c++" } else { "stdc++" }.to_owned())
 }
 
 /// The directories whose paths are mapped away in the compiler's output: the package, its

@@ -23,17 +23,28 @@ use kpack_core::Spirv;
 /// | `HIPCXX` | the compiler; with a launcher in front, as `ccache clang++` |
 /// | `ROCM_PATH` | the ROCm installation: its compiler, headers, and library `amdhip64` |
 /// | `HIPFLAGS` | further flags, separated by spaces; quotes as in a shell, `#` starts no comment |
-/// | `KPACK_OFFLOAD_ARCH` | GPU targets where the script names none, separated by `;`, `,` or spaces |
+/// | `KPACK_OFFLOAD_ARCH` | GPU targets, separated by `;`, `,` or spaces; they replace those that the script names |
 /// | `CXXFLAGS`, `AR`, `ARFLAGS` | flags and the archiver, as for the crate `cc`; also for one target, such as `CXXFLAGS_x86_64_unknown_linux_gnu` or `TARGET_AR` |
 ///
 /// `cc` computes the flags for the host from what Cargo says of the target and the profile, and runs the compiler within
-/// the limits of Cargo's job server. `HIPFLAGS` come last.
+/// the limits of Cargo's job server. Device code is compiled with `-O3` and without debug information, whatever the
+/// profile and `CXXFLAGS` say. Flags of the script and `HIPFLAGS` come last, and count for both.
 #[derive(Debug, Clone, Default)]
 pub struct Hip {
     pub(super) files: Vec<PathBuf>,
+    /// The targets of sources that are not for all of them.
+    pub(super) limits: BTreeMap<PathBuf, Vec<String>>,
+    /// Objects that are added as they are.
+    pub(super) objects: Vec<PathBuf>,
     pub(super) includes: Vec<PathBuf>,
     pub(super) defines: Vec<(String, Option<String>)>,
-    pub(super) flags: Vec<OsString>,
+    pub(super) flags: Vec<Flag>,
+    /// `None` if the profile decides for the host.
+    pub(super) opt_level: Option<u32>,
+    /// `None` if the profile decides for the host.
+    pub(super) debug: Option<bool>,
+    /// `None` for the compiler's own choice.
+    pub(super) warnings: Option<bool>,
     pub(super) offload_archs: Vec<String>,
     pub(super) standard: Option<String>,
     pub(super) module: Option<String>,
@@ -43,9 +54,17 @@ pub struct Hip {
     pub(super) out_dir: Option<PathBuf>,
     pub(super) silent: bool,
     pub(super) without_runtime: bool,
-    pub(super) without_standard_library: bool,
+    /// `None` if `CXXSTDLIB` and the compiler decide.
+    pub(super) cpp_link_stdlib: Option<Option<String>>,
     /// Replaces the process's environment.
     pub(super) environment: Option<BTreeMap<OsString, OsString>>,
+}
+
+/// A compiler flag.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) enum Flag {
+    Always(OsString),
+    IfSupported(OsString),
 }
 
 impl Hip {
@@ -68,7 +87,26 @@ impl Hip {
         self
     }
 
-    /// Adds a header directory.
+    /// Adds a source that is compiled only for those of the build's GPU targets that `targets` includes, such as
+    /// kernels with instructions that other GPUs lack. `gfx942` includes `gfx942:xnack+`. On other GPUs a launch of
+    /// its kernels fails, as if there were no code for the GPU.
+    pub fn file_for(
+        &mut self,
+        path: impl AsRef<Path>,
+        targets: impl IntoIterator<Item = impl Into<String>>,
+    ) -> &mut Self {
+        let limit = targets.into_iter().map(Into::into);
+        self.limits.entry(path.as_ref().to_owned()).or_default().extend(limit);
+        self.file(path)
+    }
+
+    /// Adds an object that another program compiled to the library. If it has device code, that is split off, too.
+    pub fn object(&mut self, path: impl AsRef<Path>) -> &mut Self {
+        self.objects.push(path.as_ref().to_owned());
+        self
+    }
+
+    /// Adds a header directory. It comes before those of ROCm, so that a project can replace ROCm's headers.
     pub fn include(&mut self, directory: impl AsRef<Path>) -> &mut Self {
         self.includes.push(directory.as_ref().to_owned());
         self
@@ -96,7 +134,13 @@ impl Hip {
     /// Adds a compiler flag. Flags that affect the link (`--sysroot=…`, `-fuse-ld=…`, `-Wl,…`,
     /// `-L…`) also apply to linking a shared library.
     pub fn flag(&mut self, flag: impl AsRef<OsStr>) -> &mut Self {
-        self.flags.push(flag.as_ref().to_owned());
+        self.flags.push(Flag::Always(flag.as_ref().to_owned()));
+        self
+    }
+
+    /// Adds a compiler flag if the compiler supports it for the host and all GPU targets of the build.
+    pub fn flag_if_supported(&mut self, flag: impl AsRef<OsStr>) -> &mut Self {
+        self.flags.push(Flag::IfSupported(flag.as_ref().to_owned()));
         self
     }
 
@@ -108,6 +152,27 @@ impl Hip {
         self
     }
 
+    /// Sets the optimization level of both host and device code. By default, the profile decides for host code, and
+    /// device code has level 3.
+    pub fn opt_level(&mut self, level: u32) -> &mut Self {
+        self.opt_level = Some(level);
+        self
+    }
+
+    /// Whether host and device code have debug information. By default, the profile decides for host code, and device
+    /// code has none.
+    pub fn debug(&mut self, debug: bool) -> &mut Self {
+        self.debug = Some(debug);
+        self
+    }
+
+    /// Whether the compiler warns: with `true`, `-Wall` and `-Wextra` apply to the pass for the host, so that no warning
+    /// is repeated per target; with `false`, there are no warnings at all.
+    pub fn warnings(&mut self, warnings: bool) -> &mut Self {
+        self.warnings = Some(warnings);
+        self
+    }
+
     /// Sets the C++ standard, such as `c++17`; defaults to the compiler's.
     pub fn std(&mut self, standard: impl Into<String>) -> &mut Self {
         self.standard = Some(standard.into());
@@ -115,7 +180,8 @@ impl Hip {
     }
 
     /// Adds a GPU target, such as `gfx1100` or `gfx90a:xnack+`, or a semicolon-separated list as in
-    /// CMake. Without any, `KPACK_OFFLOAD_ARCH` names the targets.
+    /// CMake. The variable `KPACK_OFFLOAD_ARCH` replaces what the script names. If nothing names a target, and Cargo's
+    /// `TARGET` is its `HOST`, then those of this machine's GPUs are the targets, with a warning.
     pub fn offload_arch(&mut self, target: impl Into<String>) -> &mut Self {
         self.offload_archs.push(target.into());
         self
@@ -175,9 +241,11 @@ impl Hip {
         self
     }
 
-    /// Whether to link the program with the C++ standard library, `stdc++` (default: yes).
-    pub fn link_standard_library(&mut self, link: bool) -> &mut Self {
-        self.without_standard_library = !link;
+    /// Sets the C++ standard library that the program is linked with; `None` links none. By default, the variable
+    /// `CXXSTDLIB` names it, also for one target as `CXXSTDLIB_x86_64_unknown_linux_gnu`; without it, it is `c++` if the
+    /// compiler uses libc++, and `stdc++` otherwise.
+    pub fn cpp_link_stdlib<'a>(&mut self, name: impl Into<Option<&'a str>>) -> &mut Self {
+        self.cpp_link_stdlib = Some(name.into().map(str::to_owned));
         self
     }
 

@@ -2,6 +2,7 @@
 //! code, archives with the device code, and directives for Cargo; and errors say what to do.
 
 mod compilers;
+mod options;
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -510,7 +511,7 @@ fn debug_information_is_removed_from_device_code_where_the_build_says_so() {
     let size = |strip| {
         let tree = package();
         let mut hip = build(&tree, &[("HIPCXX", "clang++-19")]);
-        compile(hip.offload_arch("gfx1100").strip_debug(strip));
+        compile(hip.offload_arch("gfx1100").debug(true).strip_debug(strip));
         let archive = tree.path("out/kpack/vector/.kpack/vec_lib_gfx1100.kpack");
         let bytes = fs::read(archive).unwrap();
         let has_debug = bytes::contains(&bytes, b".debug_info");
