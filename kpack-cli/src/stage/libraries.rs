@@ -4,10 +4,13 @@
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use super::messages::{Built, BuiltBinary};
-use kpack_core::staging::INCLUDE_DIRECTORIES;
+use kpack_core::report::Report;
+use kpack_core::staging::{INCLUDE_DIRECTORIES, NATIVE_TARGETS};
+use kpack_core::words::list;
 use kpack_core::{Error, ids};
 use kpack_format::names::{Group, is_manifest};
 use kpack_split::input;
@@ -53,6 +56,29 @@ impl KernelLibrary {
         let text = fs::read_to_string(&path).map_err(|e| Error::io(&path, "read", e))?;
         Ok(text.lines().map(PathBuf::from).collect())
     }
+}
+
+/// Warns of libraries with code only for the GPUs of the machine that built them.
+pub(super) fn warn_of_native_targets(
+    libraries: &[KernelLibrary],
+    report: &mut Report,
+) -> Result<(), Error> {
+    for library in libraries {
+        let path = library.directory.join(NATIVE_TARGETS);
+        let targets = match fs::read_to_string(&path) {
+            Ok(targets) => targets,
+            Err(error) if error.kind() == io::ErrorKind::NotFound => continue,
+            Err(error) => return Err(Error::io(&path, "read", error)),
+        };
+        let text = format!(
+            "package `{}` has code only for {}, the GPUs of the machine that built it, because nothing names its targets; \
+             name them in its build.rs or in KPACK_OFFLOAD_ARCH",
+            library.package,
+            list(targets.lines()),
+        );
+        report.warn(ids::NATIVE_TARGETS, &library.directory, text);
+    }
+    Ok(())
 }
 
 /// Refuses two packages whose archives would have the same names.

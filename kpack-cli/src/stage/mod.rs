@@ -48,6 +48,7 @@ pub fn stage(
         release.add(binary)?;
     }
     let (mut report, debug_files) = release.finish()?;
+    libraries::warn_of_native_targets(&libraries, &mut report)?;
     BuildDirectories::of_build(&built, &libraries)?.check(options, &output, &mut report)?;
     debug_files.publish()?;
     output.commit()?;

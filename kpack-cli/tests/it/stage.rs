@@ -9,6 +9,7 @@ use crate::cargo_build::{artifact, built, messages, out_dir, program, refused, s
 use crate::verified::assert_holds;
 use kpack_build::object_file;
 use kpack_cli::stage::Options;
+use kpack_core::{Severity, ids};
 use kpack_format::archive::Archive;
 use kpack_tests::bytes;
 use kpack_tests::process;
@@ -51,6 +52,28 @@ fn a_staged_release_can_be_moved() {
 fn contains(file: &Path, place: &Path) -> bool {
     let place = place.to_str().unwrap();
     bytes::contains(&fs::read(file).unwrap(), place)
+}
+
+/// The build script found the targets, since nothing named any.
+#[test]
+fn targets_of_the_machine_that_built_a_package() {
+    let tree = Tree::new();
+    let text = built(&tree);
+    let native = "target/release/build/vec-0123/out/kpack/vec/native-targets.txt";
+    for targets in [None, Some("gfx942\ngfx1100\n")] {
+        if let Some(targets) = targets {
+            fs::write(tree.path(native), targets).unwrap();
+        }
+        let report = stage(&Options::new(tree.path("dist")), text.as_bytes()).unwrap();
+        let warned = report.findings.iter().find(|finding| finding.id == ids::NATIVE_TARGETS);
+        assert_eq!(warned.is_some(), targets.is_some());
+        if let Some(warning) = warned {
+            assert_eq!(warning.severity, Severity::Warning);
+            let expected =
+                "package `vec v0.2.0` has code only for gfx942, gfx1100, the GPUs of the machine";
+            assert!(warning.text.starts_with(expected), "{}", warning.text);
+        }
+    }
 }
 
 #[test]

@@ -60,6 +60,7 @@ ids! {
     WITHOUT_WRAPPERS = "without-wrappers";
     OTHER_MODULE = "other-module";
     FAT_BINARY = "fat-binary";
+    NATIVE_TARGETS = "native-targets";
     BUILD_PATH = "build-path";
     NOTHING_SPLIT = "nothing-split";
     SPIRV_KEPT = "spirv-kept";
