@@ -39,5 +39,5 @@ pub mod internal {
     pub use crate::object_file::unlinked::{DeviceObject, Unlinked, device_code};
 }
 
-pub use hip::{Hip, Library};
+pub use hip::{Hip, Library, Rocm};
 pub use kpack_core::{DebugInfo, Error, Spirv, Storage, ids, report};

@@ -20,6 +20,7 @@ use super::environment::Environment;
 use super::flags::{self, BuildDirectories, Flags};
 use super::library::Library;
 use super::options::Hip;
+use super::rocm;
 use super::targets::Targets;
 use crate::object_file;
 use kpack_core::publish::{Directory, NewNames, Stage, check_names};
@@ -329,7 +330,8 @@ impl<'a> Build<'a> {
 
     /// The directory of the HIP runtime.
     fn runtime(&self) -> Option<PathBuf> {
-        self.compiler.rocm.as_ref().map(|rocm| rocm.join("lib"))
+        let rocm = self.compiler.rocm.as_ref()?;
+        Some(rocm::libraries(rocm, self.environment).unwrap_or_else(|| rocm.join("lib")))
     }
 
     /// The directives for Cargo.

@@ -4,22 +4,16 @@
 //! where it looks for ROCm's device libraries and for lld.
 
 use std::collections::BTreeMap;
-use std::env::consts::ARCH;
 use std::ffi::{OsStr, OsString};
 use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use super::environment::{Environment, words};
+use super::rocm::{self, Origin, Place};
 use kpack_core::Error;
 use kpack_core::platform::OsStrExt;
 use kpack_format::TargetId;
-
-/// Paths of the compilers in a ROCm installation.
-const IN_ROCM: [&str; 3] = ["lib/llvm/bin/amdclang++", "llvm/bin/clang++", "bin/hipcc"];
-
-/// The default ROCm installation.
-const ROCM: &str = "/opt/rocm";
 
 /// A compiler name that only ROCm uses.
 const OF_ROCM: &str = "amdclang++";
@@ -101,32 +95,36 @@ impl Compiler {
 
     /// A compiler given by path. Missing features show up when it compiles.
     pub(super) fn at(program: &Path, wanted: &Wanted<'_>) -> Self {
-        let rocm = wanted.environment.get("ROCM_PATH").map(PathBuf::from);
+        let rocm = rocm::named(wanted.environment);
         let compiler = Self::new(program.to_owned(), Vec::new(), rocm);
         compiler.clone().fit(wanted).unwrap_or(compiler)
     }
 
     /// Finds a compiler. If `HIPCXX` is set, it is that one or none. Otherwise it is the first of these that supports
-    /// all targets of the build: those in `ROCM_PATH`, ROCm's on the `PATH`, those in `/opt/rocm`, others on the `PATH`.
+    /// all targets of the build: those where variables say that ROCm is, or in wheels; ROCm's on the `PATH`; those in
+    /// `/opt/rocm`; others on the `PATH`.
     ///
     /// # Errors
     /// [`Error::Compiler`] that lists everything tried.
     pub(super) fn find(wanted: &Wanted<'_>) -> Result<Self, Error> {
-        Self::find_with(wanted, Path::new(ROCM))
+        Self::find_with(wanted, Path::new("/"))
     }
 
-    fn find_with(wanted: &Wanted<'_>, usual: &Path) -> Result<Self, Error> {
+    /// As `find`, in the file system whose root is `system`.
+    fn find_with(wanted: &Wanted<'_>, system: &Path) -> Result<Self, Error> {
         let environment = wanted.environment;
         let path = environment.untracked("PATH").unwrap_or_default();
-        let rocm = environment.get("ROCM_PATH").map(PathBuf::from);
         if let Some(named) = environment.get("HIPCXX") {
-            return Self::named(&named, rocm, wanted);
+            return Self::named(&named, rocm::named(environment), wanted);
         }
-        let candidates = candidates(&path, rocm.as_deref(), usual);
+        let places = rocm::places(environment, system);
         let mut looked_at = vec!["HIPCXX: not set".to_owned()];
-        if rocm.is_none() {
-            looked_at.push("ROCM_PATH: not set".to_owned());
-        }
+        looked_at.extend(rocm::not_set(environment));
+        looked_at.extend(places.iter().filter_map(|place| {
+            let problem = place.problem.as_ref()?;
+            Some(format!("{}: {problem}", place.name()))
+        }));
+        let candidates = candidates(&path, &places);
         let mut missing: Vec<String> = Vec::new();
         for Candidate { name, program, rocm } in candidates {
             let Some(program) = program else {
@@ -329,29 +327,30 @@ struct Candidate {
     rocm: Option<PathBuf>,
 }
 
-/// Where to look for a compiler, in order; `usual` is the default ROCm installation.
-fn candidates(path: &OsStr, rocm: Option<&Path>, usual: &Path) -> Vec<Candidate> {
-    let in_rocm = |root: &Path| {
-        IN_ROCM.map(|name| {
-            let program = root.join(name);
-            Candidate {
-                name: program.display().to_string(),
-                program: program.is_file().then_some(program),
-                rocm: Some(root.to_owned()),
-            }
+/// Where to look for a compiler, in order.
+fn candidates(path: &OsStr, places: &[Place]) -> Vec<Candidate> {
+    // The distribution's compilers are on the `PATH`, and know where their ROCm is.
+    let usable = |place: &&Place| place.problem.is_none() && place.from != Origin::System;
+    let (usual, chosen): (Vec<&Place>, Vec<&Place>) =
+        places.iter().filter(usable).partition(|place| place.from == Origin::Usual);
+    let in_rocm = |place: &Place| {
+        let root = place.root.clone();
+        rocm::compilers(&place.root).map(move |program| Candidate {
+            name: program.display().to_string(),
+            program: program.is_file().then_some(program),
+            rocm: Some(root.clone()),
         })
     };
+    let rocm = chosen.first().map(|place| place.root.clone());
     let on_path = |name: &str| Candidate {
         name: name.to_owned(),
         program: on_path(path, name.as_ref()),
-        rocm: rocm.map(Path::to_owned),
+        rocm: rocm.clone(),
     };
     let mut candidates = Vec::new();
-    candidates.extend(rocm.into_iter().flat_map(in_rocm));
+    candidates.extend(chosen.into_iter().flat_map(in_rocm));
     candidates.push(on_path(OF_ROCM));
-    if rocm.is_none() {
-        candidates.extend(in_rocm(usual));
-    }
+    candidates.extend(usual.into_iter().flat_map(in_rocm));
     candidates.extend(OTHERS.map(on_path));
     candidates
 }
@@ -403,7 +402,10 @@ fn device_libraries(compiler: &Compiler, wanted: &Wanted<'_>) -> Result<Option<P
         return Err(format!("cannot compile for {}", names(&unknown)));
     }
     let mut without = wanted.targets.to_vec();
-    for directory in of_distributions().filter(|directory| directory.is_dir()) {
+    // Distributions' clang looks only in `/opt/rocm` and next to itself.
+    let usr = Path::new("/usr");
+    let roots = compiler.rocm.iter().map(PathBuf::as_path).chain([usr]);
+    for directory in roots.flat_map(rocm::device_libraries).filter(|directory| directory.is_dir()) {
         let flag = device_library_flag(&directory);
         if compiles(wanted.targets, Some(flag.clone())) {
             return Ok(Some(directory));
@@ -418,14 +420,6 @@ fn device_library_flag(directory: &Path) -> OsString {
     let mut flag = OsString::from("--rocm-device-lib-path=");
     flag.push(directory);
     flag
-}
-
-/// Directories of ROCm's device libraries in distributions. Their clang looks only in `/opt/rocm`
-/// and next to itself.
-fn of_distributions() -> impl Iterator<Item = PathBuf> {
-    let parents =
-        [format!("/usr/lib/{ARCH}-linux-gnu"), "/usr/lib64".to_owned(), "/usr/lib".to_owned()];
-    parents.into_iter().map(|parent| Path::new(&parent).join("amdgcn/bitcode"))
 }
 
 fn compiles(
@@ -477,7 +471,7 @@ mod tests {
         let environment = Environment::of(all.into_iter().collect());
         let targets = ["gfx1100".parse().unwrap()];
         let wanted = Wanted::new(&targets, &[], &environment);
-        let compiler = Compiler::find_with(&wanted, &root.join("opt/rocm")).unwrap();
+        let compiler = Compiler::find_with(&wanted, root).unwrap();
         let shown = |path: &Path| {
             let inside = path.strip_prefix(root).unwrap();
             inside.display().to_string()
@@ -523,12 +517,11 @@ mod tests {
             Environment::of(path.into_iter().chain(all).collect())
         };
         let targets = ["gfx1100".parse().unwrap()];
-        let usual = root.join("opt/rocm");
         let cases: [&[(&str, &str)]; 2] = [&[], &[("HIPCXX", "clang++-22")]];
         for variables in cases {
             let environment = environment(variables);
             let wanted = Wanted::new(&targets, &[], &environment);
-            let error = Compiler::find_with(&wanted, &usual).unwrap_err().to_string();
+            let error = Compiler::find_with(&wanted, root).unwrap_err().to_string();
             assert!(error.contains("clang++-22"), "{error}");
             assert!(error.contains("install the lld of its version"), "{error}");
         }

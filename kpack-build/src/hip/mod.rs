@@ -13,6 +13,7 @@ mod flags;
 mod library;
 mod make_rule;
 mod options;
+mod rocm;
 mod targets;
 
 use build::{Build, Kind};
@@ -21,6 +22,7 @@ use kpack_core::Error;
 
 pub use library::Library;
 pub use options::Hip;
+pub use rocm::Rocm;
 
 impl Hip {
     /// Makes the static library `lib<name>.a`.

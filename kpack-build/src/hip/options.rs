@@ -21,10 +21,10 @@ use kpack_core::Spirv;
 /// | variable | purpose |
 /// | --- | --- |
 /// | `HIPCXX` | the compiler; with a launcher in front, as `ccache clang++` |
-/// | `ROCM_PATH` | the ROCm installation: its compiler, headers, and library `amdhip64` |
+/// | `ROCM_PATH`, `HIP_PATH` | the ROCm installation: its compiler, headers, and library `amdhip64`; without them, see [`Rocm`](super::Rocm) |
 /// | `HIPFLAGS` | further flags, separated by spaces; quotes as in a shell, `#` starts no comment |
 /// | `KPACK_OFFLOAD_ARCH` | GPU targets, separated by `;`, `,` or spaces; they replace those that the script names |
-/// | `CXXFLAGS`, `AR`, `ARFLAGS` | flags and the archiver, as for the crate `cc`; also for one target, such as `CXXFLAGS_x86_64_unknown_linux_gnu` or `TARGET_AR` |
+/// | `CXXFLAGS`, `CXXSTDLIB`, `AR`, `ARFLAGS` | flags, the C++ standard library and the archiver, as for the crate `cc`; also for one target, such as `CXXFLAGS_x86_64_unknown_linux_gnu` or `TARGET_AR` |
 ///
 /// `cc` computes the flags for the host from what Cargo says of the target and the profile, and runs the compiler within
 /// the limits of Cargo's job server. Device code is compiled with `-O3` and without debug information, whatever the
@@ -206,8 +206,8 @@ impl Hip {
     }
 
     /// Sets the compiler. Without it, `HIPCXX` names the compiler. If that is not set either, kpack tries the compilers
-    /// in `ROCM_PATH`, then `amdclang++` on the `PATH`, then those in `/opt/rocm` (unless `ROCM_PATH` is set), and last
-    /// `hipcc` and `clang++` on the `PATH`. It takes the first that supports all GPU targets of the build and
+    /// of the [`Rocm`](super::Rocm) that variables or Python environments name, then `amdclang++` on the `PATH`, then
+    /// those in `/opt/rocm` (unless `ROCM_PATH` or `HIP_PATH` is set), and last `hipcc` and `clang++` on the `PATH`. It takes the first that supports all GPU targets of the build and
     /// finds its lld.
     pub fn compiler(&mut self, path: impl AsRef<Path>) -> &mut Self {
         self.compiler = Some(path.as_ref().to_owned());
