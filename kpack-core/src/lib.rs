@@ -14,6 +14,7 @@ pub mod files;
 pub mod finding;
 pub mod gpus;
 pub mod interrupt;
+pub mod job_server;
 #[cfg(feature = "serde")]
 pub mod lossy;
 pub mod parallel;

@@ -12,7 +12,7 @@ pub use system::{
 };
 pub(crate) use system::{
     Handle, begin_flush, display_adapters, free_space, is_disk_failure, is_name_too_long,
-    keep_attributes, link_count, next_data, next_hole, open, try_lock, try_lock_host,
+    keep_attributes, link_count, next_data, next_hole, open, open_pipe, try_lock, try_lock_host,
 };
 
 use std::time::SystemTime;

@@ -78,6 +78,13 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
     File::options().read(true).custom_flags(flags).open(path)
 }
 
+/// Opens a FIFO, or the pipe behind an open descriptor, for reading and writing. Neither opening nor reading waits, and
+/// other users of the pipe do not notice.
+pub(crate) fn open_pipe(path: &Path) -> io::Result<File> {
+    let flags = OFlags::NONBLOCK.bits() as i32;
+    File::options().read(true).write(true).custom_flags(flags).open(path)
+}
+
 /// Sets permission bits.
 ///
 /// # Errors

@@ -256,6 +256,14 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
     File::open(path)
 }
 
+/// Windows has no pipes with paths that other processes were given.
+///
+/// # Errors
+/// Always.
+pub(crate) fn open_pipe(_path: &Path) -> io::Result<File> {
+    Err(io::ErrorKind::Unsupported.into())
+}
+
 /// Windows has no permission bits; who may use a new file is inherited from its directory.
 ///
 /// # Errors
