@@ -22,6 +22,9 @@
 //! | `cargo::rustc-link-search`, `cargo::rustc-link-lib` | the library, `stdc++` and `amdhip64` |
 //! | `cargo::metadata=kpack_dir`, `cargo::metadata=kpack_module` | for dependents of a package with `links`: where the archives are, and the name that they begin with |
 //!
+//! Programs that load their kernels themselves use [`Hip::compile_modules`] and the crate `kpack` instead, without a
+//! library. Only the lines of the first two rows are printed then.
+//!
 //! The command `kpack stage` of the crate `kpack-cli` makes a release of the programs. [`object_file`] splits objects
 //! and static libraries that another program compiled, and the crate `kpack-split` splits linked binaries.
 
@@ -39,5 +42,5 @@ pub mod internal {
     pub use crate::object_file::unlinked::{DeviceObject, Unlinked, device_code};
 }
 
-pub use hip::{Hip, Library, Rocm};
+pub use hip::{Hip, Library, Modules, Rocm};
 pub use kpack_core::{DebugInfo, Error, Spirv, Storage, ids, report};

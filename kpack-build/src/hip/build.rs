@@ -81,18 +81,10 @@ impl<'a> Build<'a> {
                 "library `{name}` has no sources; add them with `file`"
             )));
         }
-        let module = match &hip.module {
-            Some(module) => module.clone(),
-            None => environment.text("CARGO_PKG_NAME").unwrap_or_else(|| name.to_owned()),
-        };
-        check_names(&module, COMPONENT)?;
-        check_names(name, COMPONENT)?;
+        let module = module(hip, name, environment)?;
         let targets = Targets::new(hip, environment)?;
         let package = environment.directory("CARGO_MANIFEST_DIR")?;
-        let out_dir = match &hip.out_dir {
-            Some(directory) => directory.clone(),
-            None => environment.directory("OUT_DIR")?,
-        };
+        let out_dir = out_dir(hip, environment)?;
         let always = flags::own(hip, environment, |_| false)?;
         let wanted = Wanted::new(targets.all(), &always, environment);
         let compiler = match &hip.compiler {
@@ -101,11 +93,7 @@ impl<'a> Build<'a> {
         };
         let own = flags::own(hip, environment, |flag| compiler.supports(flag, &wanted))?;
         let threads = environment.text("NUM_JOBS").and_then(|jobs| jobs.parse().ok());
-        // The compiler runs in the package's directory.
-        let directory = std::path::absolute(&out_dir)
-            .map_err(|e| Error::io(&out_dir, "find", e))?
-            .join(DIRECTORY)
-            .join(name);
+        let directory = directory_in(&out_dir, name)?;
         Ok(Self {
             hip,
             name,
@@ -226,15 +214,7 @@ impl<'a> Build<'a> {
     }
 
     fn cannot_write(&self, action: &str, error: &io::Error) -> Error {
-        Error::rejected(
-            ids::SYSTEM,
-            &self.directory,
-            format!(
-                "cannot {action} this directory: {error}. A build script writes into OUT_DIR, \
-                 which is in Cargo's target directory; make that writable, or choose another \
-                 one (CARGO_TARGET_DIR)"
-            ),
-        )
+        cannot_write(&self.directory, action, error)
     }
 
     /// One job for each source. Objects, and so kernels, are named after the sources' paths in the
@@ -370,4 +350,61 @@ impl<'a> Build<'a> {
         say(format!("metadata=kpack_module={}", self.module));
         all
     }
+}
+
+/// The library of a build that compiles nothing. It does not exist, so the program is linked with nothing.
+pub(super) fn skipped(
+    hip: &Hip,
+    name: &str,
+    environment: &Environment,
+    kind: Kind,
+) -> Result<Library, Error> {
+    let module = module(hip, name, environment)?;
+    let directory = directory_in(&out_dir(hip, environment)?, name)?;
+    let ending = match kind {
+        Kind::Static => "a",
+        Kind::Shared => "so",
+    };
+    let asked = environment.asked().into_iter();
+    Ok(Library {
+        path: directory.join(format!("lib{name}.{ending}")),
+        kpack_dir: directory.join(".kpack"),
+        module,
+        directives: asked.map(|name| format!("cargo::rerun-if-env-changed={name}")).collect(),
+    })
+}
+
+/// The module that the archives of the library `name` are named after.
+fn module(hip: &Hip, name: &str, environment: &Environment) -> Result<String, Error> {
+    let module = match &hip.module {
+        Some(module) => module.clone(),
+        None => environment.text("CARGO_PKG_NAME").unwrap_or_else(|| name.to_owned()),
+    };
+    check_names(&module, COMPONENT)?;
+    check_names(name, COMPONENT)?;
+    Ok(module)
+}
+
+/// The build directory.
+pub(super) fn out_dir(hip: &Hip, environment: &Environment) -> Result<PathBuf, Error> {
+    hip.out_dir.clone().map_or_else(|| environment.directory("OUT_DIR"), Ok)
+}
+
+/// The final directory of what is built under `name`. The compiler runs in the package's directory, so it is absolute.
+pub(super) fn directory_in(out_dir: &Path, name: &str) -> Result<PathBuf, Error> {
+    let absolute = std::path::absolute(out_dir).map_err(|e| Error::io(out_dir, "find", e))?;
+    Ok(absolute.join(DIRECTORY).join(name))
+}
+
+/// The error for output that cannot be written into `OUT_DIR`.
+pub(super) fn cannot_write(directory: &Path, action: &str, error: &io::Error) -> Error {
+    Error::rejected(
+        ids::SYSTEM,
+        directory,
+        format!(
+            "cannot {action} this directory: {error}. A build script writes into OUT_DIR, \
+             which is in Cargo's target directory; make that writable, or choose another \
+             one (CARGO_TARGET_DIR)"
+        ),
+    )
 }

@@ -147,7 +147,7 @@ fn failed(what: &str, status: ExitStatus, printed: &str, command: &str) -> Error
 }
 
 /// A program and its arguments, for messages.
-fn words(command: &Command) -> String {
+pub(super) fn words(command: &Command) -> String {
     let mut text = Path::new(command.get_program()).display().to_string();
     for argument in command.get_args() {
         let _ = write!(text, " {}", Path::new(argument).display());

@@ -90,7 +90,6 @@ pub(super) struct Flags {
     /// For every source, without its targets.
     pub(super) compile: Vec<OsString>,
     /// For device code alone, without its target.
-    #[cfg_attr(not(test), allow(dead_code, reason = "only modules have no host code"))]
     pub(super) device: Vec<OsString>,
     /// For linking a shared library, without its name and objects.
     pub(super) link: Vec<OsString>,

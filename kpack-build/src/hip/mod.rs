@@ -12,8 +12,10 @@ mod environment;
 mod flags;
 mod library;
 mod make_rule;
+mod modules;
 mod options;
 mod rocm;
+mod skip;
 mod targets;
 
 use build::{Build, Kind};
@@ -21,6 +23,7 @@ use environment::Environment;
 use kpack_core::Error;
 
 pub use library::Library;
+pub use modules::Modules;
 pub use options::Hip;
 pub use rocm::Rocm;
 
@@ -69,12 +72,52 @@ impl Hip {
         self.build(name, Kind::Shared)
     }
 
-    fn build(&self, name: &str, kind: Kind) -> Result<Library, Error> {
-        let environment = match &self.environment {
+    /// Makes the modules of the sources, and of [`code_object`](Self::code_object) and [`bundle`](Self::bundle).
+    ///
+    /// # Panics
+    /// If [`try_compile_modules`](Self::try_compile_modules) fails.
+    #[track_caller]
+    pub fn compile_modules(&self, name: &str) -> Modules {
+        match self.try_compile_modules(name) {
+            Ok(modules) => modules,
+            Err(error) => panic!("\n\n{}\n", error.in_one_line()),
+        }
+    }
+
+    /// Compiles each source for the device alone, for all targets, and makes a module of device code of each, which a
+    /// program loads itself (`hipModuleLoadData`). `kpack::include_modules!("NAME")` of the crate `kpack` makes the Rust
+    /// module `name`, with a static for each source: `AFFINE` for `affine.hip`. The program is linked with nothing, and
+    /// needs no file but itself.
+    ///
+    /// What has not changed since the last build is not compiled again: the compiler's version, its arguments, and the
+    /// content of all files that it read. If the build fails, the modules of the last one stay.
+    ///
+    /// # Errors
+    /// [`Error::Compiler`] if there is no compiler, or with all failures if sources do not compile; [`Error::Usage`] for
+    /// invalid options and names that are no identifiers; [`Error::Refused`] for device code that is damaged or for
+    /// another target; [`Error::Io`].
+    pub fn try_compile_modules(&self, name: &str) -> Result<Modules, Error> {
+        let environment = self.variables();
+        let modules = modules::Build::new(self, name, &environment)?.run()?;
+        if !self.silent {
+            modules.emit();
+        }
+        Ok(modules)
+    }
+
+    fn variables(&self) -> Environment {
+        match &self.environment {
             Some(variables) => Environment::of(variables.clone()),
             None => Environment::of_process(),
+        }
+    }
+
+    fn build(&self, name: &str, kind: Kind) -> Result<Library, Error> {
+        let environment = self.variables();
+        let library = match skip::reason(self, &environment) {
+            Some(_) => build::skipped(self, name, &environment, kind)?,
+            None => Build::new(self, name, &environment)?.run(kind)?,
         };
-        let library = Build::new(self, name, &environment)?.run(kind)?;
         if !self.silent {
             library.emit();
         }

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use kpack_core::Spirv;
 
+use super::modules::Foreign;
+
 /// Compiles HIP sources into a host-only library and archives of their device code.
 ///
 /// `build.rs`:
@@ -32,6 +34,8 @@ use kpack_core::Spirv;
 #[derive(Debug, Clone, Default)]
 pub struct Hip {
     pub(super) files: Vec<PathBuf>,
+    /// Device code of others, for modules.
+    pub(super) foreign: Vec<Foreign>,
     /// The targets of sources that are not for all of them.
     pub(super) limits: BTreeMap<PathBuf, Vec<String>>,
     /// Objects that are added as they are.
@@ -53,6 +57,7 @@ pub struct Hip {
     pub(super) strip_debug: bool,
     pub(super) out_dir: Option<PathBuf>,
     pub(super) silent: bool,
+    pub(super) skip: bool,
     pub(super) without_runtime: bool,
     /// `None` if `CXXSTDLIB` and the compiler decide.
     pub(super) cpp_link_stdlib: Option<Option<String>>,
@@ -84,6 +89,27 @@ impl Hip {
         for path in paths {
             self.file(path);
         }
+        self
+    }
+
+    /// Adds a linked code object for `target` to the module `name` of
+    /// [`compile_modules`](Self::compile_modules): what rustc made for `amdgcn-amd-amdhsa`, Triton, or an assembler. A
+    /// module can have several, each for another target.
+    pub fn code_object(
+        &mut self,
+        name: impl Into<String>,
+        target: impl Into<String>,
+        path: impl AsRef<Path>,
+    ) -> &mut Self {
+        self.foreign.push(Foreign::code_object(name.into(), target.into(), path.as_ref()));
+        self
+    }
+
+    /// Adds the code objects of an offload bundle to the module `name` of
+    /// [`compile_modules`](Self::compile_modules). A compressed bundle needs the crate `kpack-format` with its default
+    /// feature `compression` as a build dependency.
+    pub fn bundle(&mut self, name: impl Into<String>, path: impl AsRef<Path>) -> &mut Self {
+        self.foreign.push(Foreign::bundle(name.into(), path.as_ref()));
         self
     }
 
@@ -219,6 +245,15 @@ impl Hip {
     /// decides.
     pub fn spirv(&mut self, spirv: Spirv) -> &mut Self {
         self.spirv = spirv;
+        self
+    }
+
+    /// Whether to compile nothing (default: no), so that no compiler is needed, as in
+    /// `.skip(cfg!(feature = "stub"))`. Modules exist, but loading one is an error. Libraries are not made and not linked,
+    /// so `cargo check` and `cargo doc` work, but programs that call them do not link. If docs.rs builds the
+    /// documentation (`DOCS_RS`), nothing is compiled in either case.
+    pub fn skip(&mut self, skip: bool) -> &mut Self {
+        self.skip = skip;
         self
     }
 

@@ -2,6 +2,7 @@
 //! code, archives with the device code, and directives for Cargo; and errors say what to do.
 
 mod compilers;
+mod modules;
 mod options;
 
 use std::fs;

@@ -1,0 +1,259 @@
+//! Compiles sources for the device alone, one call of the compiler for each source and target.
+
+use std::collections::BTreeMap;
+use std::ffi::{OsStr, OsString};
+use std::fmt::Write;
+use std::fs;
+use std::num::NonZeroUsize;
+use std::path::Path;
+use std::process::{Command, Output, Stdio};
+use std::time::SystemTime;
+
+use kpack_core::job_server::JobServer;
+use kpack_core::parallel;
+use kpack_core::platform::OsStrExt;
+use kpack_core::publish::Directory;
+use kpack_core::{Error, shown};
+use kpack_format::TargetId;
+use kpack_format::digest::{Blake3, Hasher};
+
+use super::Source;
+use super::reuse::{Kept, Object, code_name};
+use crate::hip::compile::words;
+use crate::hip::compiler::Compiler;
+use crate::hip::make_rule::{self, dependencies};
+
+/// Flags for a single code object rather than a bundle.
+const ONE_OBJECT: [&str; 2] = ["--no-gpu-bundle-output", "-c"];
+
+/// Precedes a flag for the host's pass, of which there is none.
+const FOR_HOST: &str = "-Xarch_host";
+
+/// Variables that change what clang does without being in its arguments.
+const VARIABLES: [&str; 10] = [
+    "CCC_OVERRIDE_OPTIONS",
+    "COMPILER_PATH",
+    "CPATH",
+    "CPLUS_INCLUDE_PATH",
+    "C_INCLUDE_PATH",
+    "DEVICE_LIB_PATH",
+    "HIPCC_COMPILE_FLAGS_APPEND",
+    "HIP_DEVICE_LIB_PATH",
+    "HIP_PATH",
+    "ROCM_PATH",
+];
+
+/// A source and a target.
+pub(super) struct Pair<'a> {
+    pub(super) source: &'a Source<'a>,
+    pub(super) target: TargetId,
+}
+
+/// What all calls of the compiler share.
+pub(super) struct Compilation<'a> {
+    pub(super) compiler: &'a Compiler,
+    /// For device code, without its target.
+    pub(super) flags: &'a [OsString],
+    /// Where the compiler runs.
+    pub(super) package: &'a Path,
+    /// The variables of the build.
+    pub(super) variables: &'a BTreeMap<OsString, OsString>,
+    pub(super) threads: NonZeroUsize,
+    /// Where the compiler writes.
+    pub(super) directory: &'a Directory,
+    pub(super) kept: &'a Kept,
+}
+
+/// A call of the compiler that failed.
+struct Failure {
+    /// The line that says why.
+    line: String,
+    /// Everything that the compiler printed.
+    printed: String,
+    command: String,
+}
+
+impl Compilation<'_> {
+    /// The code objects of `pairs`, in their order. All of them are tried, whichever fail.
+    ///
+    /// # Errors
+    /// [`Error::Compiler`] that lists all failures; [`Error::Io`].
+    pub(super) fn run(&self, name: &str, pairs: &[Pair<'_>]) -> Result<Vec<Object>, Error> {
+        let version = self.command().arg("--version").output();
+        let version = version.map(|output| output.stdout).unwrap_or_default();
+        let server = JobServer::of_process();
+        let results = parallel::with_jobs(self.threads, || {
+            parallel::map(pairs, |pair| self.object(pair, &version, &server))
+        });
+        let mut objects = Vec::new();
+        let mut failures = Vec::new();
+        let mut compiled = Vec::new();
+        for (pair, result) in pairs.iter().zip(results) {
+            match result? {
+                Ok(object) => {
+                    compiled.push(pair);
+                    objects.push(object);
+                }
+                Err(failure) => failures.push((pair, failure)),
+            }
+        }
+        match &failures[..] {
+            [] => Ok(objects),
+            failures => Err(Error::Compiler(listed(name, failures, &compiled))),
+        }
+    }
+
+    /// The code object of `pair`: the one of an earlier build, or a new one.
+    fn object(
+        &self,
+        pair: &Pair<'_>,
+        version: &[u8],
+        server: &JobServer,
+    ) -> Result<Result<Object, Failure>, Error> {
+        let flags = self.flags_for(pair);
+        let digest = self.digest(version, &flags, pair.source.path);
+        if let Some(object) = self.kept.find(pair, &digest, self.package) {
+            return Ok(Ok(object));
+        }
+        let code = self.directory.path().join(code_name(pair));
+        let rule = code.with_extension("d");
+        let mut command = self.command();
+        // clang 21 ignores `-MD` without a pass for the host, so this is what the driver makes of it.
+        let listing: [&OsStr; 5] = [
+            "-dependency-file".as_ref(),
+            rule.as_os_str(),
+            "-sys-header-deps".as_ref(),
+            "-MT".as_ref(),
+            make_rule::TARGET.as_ref(),
+        ];
+        for argument in listing {
+            command.arg("-Xclang").arg(argument);
+        }
+        command.args(flags).arg("-o").arg(&code).arg(pair.source.path);
+        let token = server.acquire();
+        let begun = SystemTime::now();
+        let output = command.output();
+        drop(token);
+        let output = output.map_err(|e| Error::io(command.get_program().as_ref(), "run", e))?;
+        if !output.status.success() {
+            return Ok(Err(Failure::new(&output, &command)));
+        }
+        let read = |path: &Path| fs::read(path).map_err(|e| Error::io(path, "read", e));
+        let mut inputs = dependencies(&String::from_utf8_lossy(&read(&rule)?));
+        inputs.sort();
+        inputs.dedup();
+        let warnings = warnings(&output);
+        let object = Object { code: read(&code)?, inputs, warnings };
+        self.kept.add(pair, digest, &object, self.package, begun, self.directory)?;
+        Ok(Ok(object))
+    }
+
+    /// The compiler in the package's directory, with the variables of the build.
+    fn command(&self) -> Command {
+        let mut command = self.compiler.command();
+        command.env_clear().envs(self.variables);
+        command.current_dir(self.package).stdin(Stdio::null());
+        command
+    }
+
+    /// The flags for `pair`.
+    fn flags_for(&self, pair: &Pair<'_>) -> Vec<OsString> {
+        let mut own = Vec::new();
+        let mut flags = self.flags.iter();
+        while let Some(flag) = flags.next() {
+            if flag == FOR_HOST {
+                flags.next();
+            } else {
+                own.push(flag.clone());
+            }
+        }
+        own.push(format!("--offload-arch={}", pair.target).into());
+        own.extend(ONE_OBJECT.map(OsString::from));
+        own
+    }
+
+    /// The digest of everything but files that decides what the compiler makes.
+    fn digest(&self, version: &[u8], flags: &[OsString], source: &Path) -> Blake3 {
+        let mut hasher = Hasher::default();
+        let mut add = |bytes: &[u8]| {
+            hasher.update(&(bytes.len() as u64).to_le_bytes());
+            hasher.update(bytes);
+        };
+        add(version);
+        add(words(&self.compiler.command()).as_bytes());
+        add(self.package.as_os_str().as_bytes());
+        add(source.as_os_str().as_bytes());
+        for flag in flags {
+            add(flag.as_bytes());
+        }
+        for name in VARIABLES {
+            let value = self.variables.get(OsStr::new(name));
+            add(value.map_or(&[], |value| value.as_bytes()));
+        }
+        hasher.finish()
+    }
+}
+
+impl Failure {
+    fn new(output: &Output, command: &Command) -> Self {
+        let printed = [&output.stdout[..], &output.stderr].concat();
+        let printed = String::from_utf8_lossy(&printed).trim_end().to_owned();
+        let mut lines = printed.lines().filter(|line| !line.trim().is_empty());
+        let error = printed.lines().find(|line| line.contains("error:"));
+        let line = match error.or_else(|| lines.next()) {
+            Some(line) => line.trim().to_owned(),
+            None => format!("the compiler failed without a message ({})", output.status),
+        };
+        Self { line, printed, command: words(command) }
+    }
+}
+
+/// The lines of the compiler's warnings. Those that only count them differ for each target.
+fn warnings(output: &Output) -> Vec<String> {
+    let printed = String::from_utf8_lossy(&output.stderr);
+    let counts = |line: &str| line.contains(" generated when compiling for ");
+    let lines = printed.lines().filter(|line| !line.trim().is_empty() && !counts(line));
+    lines.map(str::to_owned).collect()
+}
+
+/// The message for `failures`, of which there is at least one, and what else was `compiled`.
+fn listed(name: &str, failures: &[(&Pair<'_>, Failure)], compiled: &[&Pair<'_>]) -> String {
+    let all = failures.len() + compiled.len();
+    let mut text = format!("modules `{name}`: {} of {all} compilations failed\n", failures.len());
+    // Several targets often fail for one reason.
+    let mut grouped: Vec<(&Path, &str, Vec<String>)> = Vec::new();
+    for (pair, failure) in failures {
+        let target = pair.target.to_string();
+        let known = grouped
+            .iter_mut()
+            .find(|(path, line, _)| (*path, *line) == (pair.source.path, &failure.line[..]));
+        match known {
+            Some((_, _, targets)) => targets.push(target),
+            None => grouped.push((pair.source.path, &failure.line, vec![target])),
+        }
+    }
+    for (path, line, targets) in grouped {
+        let _ = writeln!(text, "  {} for {}: {line}", shown(path), targets.join(", "));
+    }
+    let mut by_source: BTreeMap<&Path, Vec<String>> = BTreeMap::new();
+    for pair in compiled {
+        by_source.entry(pair.source.path).or_default().push(pair.target.to_string());
+    }
+    let compiled: Vec<String> = by_source
+        .iter()
+        .map(|(path, targets)| format!("{} for {}", shown(path), targets.join(", ")))
+        .collect();
+    let compiled = if compiled.is_empty() { "nothing".to_owned() } else { compiled.join("; ") };
+    let _ = writeln!(text, "compiled: {compiled}");
+    if let Some((pair, first)) = failures.first() {
+        let _ = write!(
+            text,
+            "{} for {}:\n{}\nThe command was: {}",
+            shown(pair.source.path),
+            pair.target,
+            first.printed,
+            first.command
+        );
+    }
+    text
+}

@@ -1,0 +1,308 @@
+//! Modules: device code without host code, which a program loads itself (`hipModuleLoadData`).
+//!
+//! Each source is compiled for each target, and the code objects of a source become one bundle. The generated file
+//! `modules.rs` has the bundles and the names of their kernels; the crate `kpack` includes it.
+//!
+//! As for libraries, everything is made in a hidden directory, which is renamed when complete. Code objects are kept
+//! beside it, so that the next build compiles only what has changed, even if this one fails.
+
+mod compile;
+mod contents;
+mod foreign;
+mod generated;
+mod names;
+mod reuse;
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::num::NonZeroUsize;
+use std::path::{Path, PathBuf};
+
+use kpack_core::publish::{NewNames, Stage};
+use kpack_core::staging::NATIVE_TARGETS;
+use kpack_core::{Error, shown};
+use kpack_format::TargetId;
+
+use super::build::{cannot_write, directory_in, out_dir};
+use super::compiler::{Compiler, Wanted};
+use super::environment::Environment;
+use super::flags::{self, BuildDirectories, Flags};
+use super::options::Hip;
+use super::skip;
+use super::targets::Targets;
+use compile::{Compilation, Pair};
+use contents::{Contents, Part};
+use names::ModuleName;
+use reuse::Kept;
+
+pub(super) use foreign::Foreign;
+
+/// The generated file.
+const GENERATED: &str = "modules.rs";
+
+/// Modules of device code, which a build script has compiled.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Modules {
+    directory: PathBuf,
+    directives: Vec<String>,
+}
+
+impl Modules {
+    /// The generated file `modules.rs`, which `kpack::include_modules!` includes.
+    pub fn path(&self) -> PathBuf {
+        self.directory.join(GENERATED)
+    }
+
+    /// The directory of the generated file and of the bundles, `NAME.hipfb`.
+    pub fn directory(&self) -> &Path {
+        &self.directory
+    }
+
+    /// The `cargo::` directives, one per line.
+    pub fn directives(&self) -> &[String] {
+        &self.directives
+    }
+
+    /// Prints the directives, for Cargo to read.
+    pub(super) fn emit(&self) {
+        for directive in &self.directives {
+            println!("{directive}");
+        }
+    }
+}
+
+/// A source, and the name of its module.
+struct Source<'a> {
+    name: ModuleName,
+    path: &'a Path,
+}
+
+/// Everything known before the first file is written.
+pub(super) struct Build<'a> {
+    hip: &'a Hip,
+    name: &'a str,
+    environment: &'a Environment,
+    sources: Vec<Source<'a>>,
+    /// The names of all modules, in the order in which the build script first names them.
+    names: Vec<ModuleName>,
+    package: PathBuf,
+    out_dir: PathBuf,
+    /// The final directory.
+    directory: PathBuf,
+}
+
+/// What there is to say to Cargo.
+#[derive(Default)]
+struct Said {
+    files: BTreeSet<PathBuf>,
+    /// The targets, if they are those of this machine because nobody named any.
+    native: Vec<TargetId>,
+    warnings: Vec<String>,
+}
+
+impl<'a> Build<'a> {
+    pub(super) fn new(
+        hip: &'a Hip,
+        name: &'a str,
+        environment: &'a Environment,
+    ) -> Result<Self, Error> {
+        names::check_module_of_rust(name)?;
+        if let Some(object) = hip.objects.first() {
+            return Err(Error::usage(format!(
+                "modules `{name}` have no host code, so `object` cannot add {}; add device code with \
+                 `code_object` or `bundle`",
+                shown(object)
+            )));
+        }
+        let sources = names::of_sources(&hip.files)?;
+        let names = names::all(&sources, &hip.foreign)?;
+        if names.is_empty() {
+            return Err(Error::usage(format!(
+                "modules `{name}` have no sources; add them with `file`, or device code with \
+                 `code_object` or `bundle`"
+            )));
+        }
+        let package = environment.directory("CARGO_MANIFEST_DIR")?;
+        let out_dir = out_dir(hip, environment)?;
+        let directory = directory_in(&out_dir, name)?;
+        Ok(Self { hip, name, environment, sources, names, package, out_dir, directory })
+    }
+
+    /// Builds the modules. On failure the previous build stays.
+    pub(super) fn run(&self) -> Result<Modules, Error> {
+        let cannot_write = |error| match error {
+            Error::Io { action, source, .. } => cannot_write(&self.directory, action, &source),
+            error => error,
+        };
+        let mut said = Said::default();
+        let skipped = skip::reason(self.hip, self.environment);
+        if skipped.is_none() {
+            self.check_files()?;
+        }
+        let above = self.directory.parent().unwrap_or(Path::new(""));
+        let stage = Stage::lock(above, self.name).map_err(cannot_write)?.without_flushes();
+        // Recover from an interrupted build.
+        stage.recover(self.name.as_ref()).map_err(cannot_write)?;
+        stage.make(self.name).map_err(cannot_write)?;
+        let tree = Stage::beside(&self.directory).join(self.name);
+        let write = |name: &str, bytes: &[u8]| {
+            let path = tree.join(name);
+            fs::write(&path, bytes).map_err(|e| cannot_write(Error::io(&path, "write", e)))
+        };
+        match &skipped {
+            Some(reason) => {
+                write(GENERATED, generated::skipped(self.name, &self.names, reason).as_bytes())?;
+            }
+            None => {
+                let kept = Kept::open(&stage, self.name).map_err(cannot_write)?;
+                let contents = self.contents(&stage, &kept, &mut said)?;
+                for module in contents.iter().filter(|module| module.has_code()) {
+                    write(&module.file_name(), &module.bundle())?;
+                }
+                let place = match self.hip.out_dir {
+                    Some(_) => generated::Place::At(&self.directory),
+                    None => generated::Place::InOutDir,
+                };
+                if !said.native.is_empty() {
+                    let targets = said.native.iter().map(|target| format!("{target}\n"));
+                    write(NATIVE_TARGETS, targets.collect::<String>().as_bytes())?;
+                }
+                write(GENERATED, generated::compiled(self.name, &contents, place)?.as_bytes())?;
+            }
+        }
+        stage.publish(&NewNames::new(&[self.name])).map_err(cannot_write)?;
+        Ok(Modules { directory: self.directory.clone(), directives: self.directives(said) })
+    }
+
+    /// Checks that all files exist, so that a wrong path is not one of many messages of the compiler.
+    fn check_files(&self) -> Result<(), Error> {
+        let sources = self.sources.iter().map(|source| source.path);
+        for path in sources.chain(self.hip.foreign.iter().map(Foreign::path)) {
+            let path = self.package.join(path);
+            fs::metadata(&path).map_err(|e| Error::io(&path, "read", e))?;
+        }
+        Ok(())
+    }
+
+    /// The modules' device code, compiled or kept from the build before or given.
+    fn contents(
+        &self,
+        stage: &Stage,
+        kept: &Kept,
+        said: &mut Said,
+    ) -> Result<Vec<Contents>, Error> {
+        let mut contents: Vec<Contents> = self.names.iter().cloned().map(Contents::new).collect();
+        let mut add = |name: &ModuleName, part: Part| {
+            let module = contents.iter_mut().find(|module| module.name == *name);
+            module.map_or(Ok(()), |module| module.add(part))
+        };
+        // Before the compiler, which takes longer.
+        let mut given = Vec::new();
+        for foreign in &self.hip.foreign {
+            said.files.insert(foreign.path().to_owned());
+            given.push((ModuleName::new(foreign.name())?, foreign.read(&self.package, said)?));
+        }
+        if !self.sources.is_empty() {
+            for (name, part) in self.compile(stage, kept, said)? {
+                add(&name, part)?;
+            }
+        }
+        for (name, parts) in given {
+            for part in parts {
+                add(&name, part)?;
+            }
+        }
+        for module in &contents {
+            said.warnings.extend(module.warnings());
+        }
+        Ok(contents)
+    }
+
+    /// Compiles what has changed. Returns the code of all sources for all targets.
+    fn compile(
+        &self,
+        stage: &Stage,
+        kept: &Kept,
+        said: &mut Said,
+    ) -> Result<Vec<(ModuleName, Part)>, Error> {
+        let targets = Targets::new(self.hip, self.environment)?;
+        said.warnings.extend(targets.warning());
+        said.native = targets.native().unwrap_or_default().to_vec();
+        let of_gpus = self.of_gpus(&targets, said)?;
+        let always = flags::own(self.hip, self.environment, |_| false)?;
+        let wanted = Wanted::new(&of_gpus, &always, self.environment);
+        let compiler = match &self.hip.compiler {
+            Some(compiler) => Compiler::at(compiler, &wanted),
+            None => Compiler::find(&wanted)?,
+        };
+        let own = flags::own(self.hip, self.environment, |flag| compiler.supports(flag, &wanted))?;
+        let mut build = compiler.build(self.environment, &Stage::beside(&self.directory));
+        build.cargo_metadata(!self.hip.silent);
+        let places = BuildDirectories { package: &self.package, out_dir: &self.out_dir };
+        let flags = Flags::new(self.hip, build, &own, &compiler, &places)?;
+        let jobs = self.environment.text("NUM_JOBS").and_then(|jobs| jobs.parse().ok());
+        let compilation = Compilation {
+            compiler: &compiler,
+            flags: &flags.device,
+            package: &self.package,
+            variables: self.environment.all(),
+            threads: jobs.unwrap_or(NonZeroUsize::MIN),
+            directory: stage.directory(),
+            kept,
+        };
+        let pairs: Vec<Pair<'_>> = self
+            .sources
+            .iter()
+            .flat_map(|source| {
+                targets.of(source.path).into_iter().map(move |target| (source, target))
+            })
+            .filter(|(_, target)| !target.is_spirv())
+            .map(|(source, target)| Pair { source, target })
+            .collect();
+        let compiled = compilation.run(self.name, &pairs)?;
+        let mut parts = Vec::new();
+        let mut warned = BTreeSet::new();
+        for (pair, object) in pairs.iter().zip(compiled) {
+            said.files.insert(pair.source.path.to_owned());
+            said.files.extend(object.inputs);
+            // Most warnings are the same for all targets.
+            if warned.insert(object.warnings.clone()) {
+                said.warnings.extend(object.warnings);
+            }
+            let origin = shown(pair.source.path).to_string();
+            parts.push((pair.source.name.clone(), Part::new(origin, &pair.target, object.code)?));
+        }
+        kept.remove_others(&pairs)?;
+        Ok(parts)
+    }
+
+    /// The targets to compile for. Programs load modules for their GPU, not SPIR-V.
+    fn of_gpus(&self, targets: &Targets, said: &mut Said) -> Result<Vec<TargetId>, Error> {
+        let (spirv, of_gpus): (Vec<TargetId>, Vec<TargetId>) =
+            targets.all().iter().cloned().partition(TargetId::is_spirv);
+        let Some(spirv) = spirv.first() else {
+            return Ok(of_gpus);
+        };
+        let name = self.name;
+        if of_gpus.is_empty() {
+            return Err(Error::usage(format!(
+                "modules `{name}`: {spirv} is the only target, and a program loads modules for its \
+                 GPU, not SPIR-V; name the targets of GPUs"
+            )));
+        }
+        said.warnings.push(format!(
+            "modules `{name}` have no code for {spirv}, because a program loads modules for its GPU"
+        ));
+        Ok(of_gpus)
+    }
+
+    /// The directives for Cargo. The program is linked with nothing.
+    fn directives(&self, said: Said) -> Vec<String> {
+        let files = said.files.iter().map(|path| format!("rerun-if-changed={}", path.display()));
+        let variables =
+            self.environment.asked().into_iter().map(|name| format!("rerun-if-env-changed={name}"));
+        let warnings = said.warnings.into_iter().map(|warning| format!("warning={warning}"));
+        let all = files.chain(variables).chain(warnings);
+        all.map(|directive| format!("cargo::{directive}")).collect()
+    }
+}

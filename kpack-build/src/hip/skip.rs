@@ -1,0 +1,15 @@
+//! When a build script compiles nothing.
+
+use super::environment::Environment;
+use super::options::Hip;
+
+/// What docs.rs sets. It has neither a compiler for HIP nor ROCm.
+const DOCS_RS: &str = "DOCS_RS";
+
+/// Why nothing is compiled; `None` if it is.
+pub(super) fn reason(hip: &Hip, environment: &Environment) -> Option<String> {
+    if hip.skip {
+        return Some("the build script says `skip(true)`".to_owned());
+    }
+    environment.get(DOCS_RS).map(|_| format!("{DOCS_RS} is set"))
+}

@@ -1,0 +1,203 @@
+//! What has not changed is not compiled again, whatever became of the build before.
+
+use std::fs;
+use std::process::Command;
+use std::time::{Duration, SystemTime};
+
+use kpack_build::Hip;
+use kpack_tests::require;
+use kpack_tests::tree::Tree;
+
+use super::{
+    AFFINE, REDUCE, build_for_two, compilations, counting, error, modules, package, warnings,
+};
+
+const ALL: [&str; 4] =
+    ["affine.hip gfx1100", "affine.hip gfx942", "reduce.hip gfx1100", "reduce.hip gfx942"];
+
+/// The directory of results, without the code objects that are kept.
+fn published(tree: &Tree) -> Vec<(String, Vec<u8>)> {
+    let files = tree.files().into_iter().filter(|file| file.starts_with("out/kpack/kernels/"));
+    files.map(|file| (file.clone(), fs::read(tree.path(&file)).unwrap())).collect()
+}
+
+#[test]
+fn only_what_has_changed_is_compiled() {
+    if !require::tool("clang++-19") {
+        return;
+    }
+    let tree = package();
+    let compiler = counting(&tree);
+    let mut hip = build_for_two(&tree, &[("HIPCXX", &compiler)]);
+    let first = modules(&hip);
+    assert_eq!(compilations(&tree), ALL);
+    let files = published(&tree);
+
+    // Nothing. A touched file is the same.
+    let source = fs::File::options().append(true).open(tree.path("kernels/affine.hip")).unwrap();
+    source.set_modified(SystemTime::now() - Duration::from_secs(1)).unwrap();
+    assert_eq!(modules(&hip), first);
+    assert_eq!(compilations(&tree), [""; 0]);
+    assert_eq!(published(&tree), files);
+
+    // A source; a header, which both include.
+    fs::write(tree.path("kernels/affine.hip"), AFFINE.replace("+=", "-=")).unwrap();
+    modules(&hip);
+    assert_eq!(compilations(&tree), ALL[..2]);
+    assert_ne!(published(&tree), files);
+    let header = "#define __global__ __attribute__((global))\n#define FACTOR 3\n";
+    fs::write(tree.path("include/global.h"), header).unwrap();
+    modules(&hip);
+    assert_eq!(compilations(&tree), ALL);
+
+    // A target more, one less, and one that comes back.
+    modules(hip.offload_arch("gfx1030"));
+    assert_eq!(compilations(&tree), ["affine.hip gfx1030", "reduce.hip gfx1030"]);
+    let hip = build_for_two(&tree, &[("HIPCXX", &compiler)]);
+    modules(&hip);
+    assert_eq!(compilations(&tree), [""; 0]);
+    modules(hip.clone().offload_arch("gfx1030"));
+    assert_eq!(compilations(&tree), ["affine.hip gfx1030", "reduce.hip gfx1030"]);
+
+    // A flag, and a variable of the compiler.
+    modules(hip.clone().flag("-DOTHER"));
+    assert_eq!(compilations(&tree), ALL);
+    let more = [("HIPCXX", &compiler[..]), ("CPATH", "/usr/include")];
+    modules(build_for_two(&tree, &more).flag("-DOTHER"));
+    assert_eq!(compilations(&tree), ALL);
+}
+
+#[test]
+fn a_build_that_fails_keeps_the_last_one_and_what_it_has_compiled() {
+    if !require::tool("clang++-19") {
+        return;
+    }
+    let tree = package();
+    let compiler = counting(&tree);
+    let hip = build_for_two(&tree, &[("HIPCXX", &compiler)]);
+    modules(&hip);
+    compilations(&tree);
+    let before = published(&tree);
+    fs::write(tree.path("kernels/affine.hip"), format!("{AFFINE}broken(\n")).unwrap();
+    fs::write(tree.path("kernels/reduce.hip"), REDUCE.replace("*=", "/=")).unwrap();
+    error(&tree, &hip);
+    assert_eq!(compilations(&tree), ALL);
+    assert_eq!(published(&tree), before);
+    fs::write(tree.path("kernels/affine.hip"), AFFINE).unwrap();
+    modules(&hip);
+    // The code of the build before still fits.
+    assert_eq!(compilations(&tree), [""; 0]);
+}
+
+#[test]
+fn damaged_code_objects_and_records_are_made_again() {
+    if !require::tool("clang++-19") {
+        return;
+    }
+    let tree = package();
+    let compiler = counting(&tree);
+    let hip = build_for_two(&tree, &[("HIPCXX", &compiler)]);
+    modules(&hip);
+    compilations(&tree);
+    let before = published(&tree);
+    let kept = "out/kpack/.kernels.objects";
+    let change = |name: &str| {
+        let path = tree.path(&format!("{kept}/{name}"));
+        let mut bytes = fs::read(&path).unwrap();
+        let last = bytes.len() - 1;
+        bytes[last] ^= 1;
+        fs::write(path, bytes).unwrap();
+    };
+    change("affine.gfx942.co");
+    change("reduce.gfx1100.inputs");
+    fs::remove_file(tree.path(&format!("{kept}/reduce.gfx942.inputs"))).unwrap();
+    modules(&hip);
+    assert_eq!(compilations(&tree), [ALL[1], ALL[2], ALL[3]]);
+    assert_eq!(published(&tree), before);
+}
+
+/// A source that changes while it is compiled.
+#[test]
+fn code_of_a_source_that_changed_meanwhile_is_not_reused() {
+    if !require::tool("clang++-19") {
+        return;
+    }
+    let tree = package();
+    let compiler = counting(&tree);
+    let source = tree.path("kernels/affine.hip");
+    let script = fs::read_to_string(&compiler).unwrap();
+    let change = format!("sleep 0.05; touch {}\n", source.display());
+    let changing = script.replace("exec clang++-19", &format!("{change}exec clang++-19"));
+    fs::write(&compiler, changing).unwrap();
+    let hip = build_for_two(&tree, &[("HIPCXX", &compiler)]);
+    modules(&hip);
+    compilations(&tree);
+    fs::write(&compiler, script).unwrap();
+    modules(&hip);
+    assert_eq!(compilations(&tree), ALL[..2]);
+}
+
+#[test]
+fn warnings_are_repeated() {
+    if !require::tool("clang++-19") {
+        return;
+    }
+    let tree = package();
+    let source = format!("{AFFINE}#warning of the source\n");
+    fs::write(tree.path("kernels/affine.hip"), source).unwrap();
+    let hip = build_for_two(&tree, &[]);
+    let first = modules(&hip);
+    let said = warnings(&first);
+    // For one target of two, with the line and a mark below it.
+    assert_eq!(said.len(), 3, "{said:?}");
+    assert!(said[0].contains("kernels/affine.hip:6:2: warning: of the source"), "{said:?}");
+    assert_eq!(modules(&hip), first);
+}
+
+/// The modules for this test to build in another process.
+const PACKAGE: &str = "KPACK_TEST_MODULES";
+
+#[test]
+fn a_killed_build_leaves_the_last_one() {
+    let name = "hip::modules::reuse::a_killed_build_leaves_the_last_one";
+    let build = |root: &str| {
+        let mut hip = Hip::new();
+        hip.files(["kernels/affine.hip", "kernels/reduce.hip"]).include("include");
+        hip.flags(["-nogpuinc", "-nogpulib"]).offload_archs(["gfx942", "gfx1100"]);
+        hip.cargo_metadata(false).environment([
+            ("CARGO_MANIFEST_DIR", root.to_owned()),
+            ("OUT_DIR", format!("{root}/out")),
+            ("PATH", std::env::var("PATH").unwrap()),
+            ("HIPCXX", format!("{root}/compiler")),
+        ]);
+        hip
+    };
+    if let Ok(root) = std::env::var(PACKAGE) {
+        modules(&build(&root));
+        return;
+    }
+    if !require::tool("clang++-19") {
+        return;
+    }
+    let tree = package();
+    let root = tree.root().to_str().unwrap();
+    kpack_tests::process::script(tree.path("compiler"), "exec clang++-19 \"$@\"");
+    modules(&build(root));
+    let before = published(&tree);
+    // Its compiler kills it at the last compilation.
+    let killing = "case \"$*\" in *' -dependency-file '*reduce.hip) kill -9 $PPID; exit 1 ;; esac\n\
+                   exec clang++-19 \"$@\"";
+    kpack_tests::process::script(tree.path("compiler"), killing);
+    fs::write(tree.path("kernels/affine.hip"), AFFINE.replace("+=", "-=")).unwrap();
+    fs::write(tree.path("kernels/reduce.hip"), REDUCE.replace("*=", "/=")).unwrap();
+    let mut killed = Command::new(std::env::current_exe().unwrap());
+    killed.args(["--exact", name]).env(PACKAGE, root);
+    assert!(killed.output().unwrap().status.code().is_none());
+    assert_eq!(published(&tree), before);
+    let leftover = tree.path("out/kpack/.kernels.tmp");
+    assert!(leftover.exists());
+    kpack_tests::process::script(tree.path("compiler"), "exec clang++-19 \"$@\"");
+    modules(&build(root));
+    assert_ne!(published(&tree), before);
+    assert!(!leftover.exists());
+}
