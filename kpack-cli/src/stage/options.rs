@@ -17,6 +17,10 @@ pub struct Options {
     // Markers never do.
     #[arg(long)]
     pub allow_build_paths: bool,
+    /// Leave device code that is in programs and libraries where it is, instead of moving it into archives. Rust programs
+    /// load their modules from either place
+    #[arg(long)]
+    pub embed: bool,
     /// What to do with debug sections.
     #[arg(skip)]
     pub debug: DebugInfo,
@@ -31,6 +35,7 @@ impl Options {
         Self {
             output_dir: output_dir.into(),
             allow_build_paths: false,
+            embed: false,
             debug: DebugInfo::default(),
             spirv: Spirv::default(),
         }

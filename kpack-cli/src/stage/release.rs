@@ -44,7 +44,9 @@ pub(super) struct Release<'a> {
     debug_files: DebugFiles,
     /// Finds the archives in the build tree.
     lookup: Lookup,
-    /// The names in the release of binaries for Windows with device code, by module.
+    /// Whether device code in binaries stays there.
+    embed: bool,
+    /// The names in the release of binaries to split there, by module.
     fat: BTreeMap<String, Vec<String>>,
     report: Report,
 }
@@ -62,6 +64,7 @@ impl<'a> Release<'a> {
             debug: DebugTotals::default(),
             debug_files,
             lookup: Lookup::default(),
+            embed: options.embed,
             fat: BTreeMap::new(),
             report: Report::default(),
         }
@@ -84,24 +87,15 @@ impl<'a> Release<'a> {
             ));
         }
         let (linked, reason) = match split::read(&binary.path, Some(Spirv::Keep))? {
-            // Objects for Windows are not split before the link.
-            BinaryKind::Fat(file, _) if file.is_for_windows() => {
-                return self.split_later(binary, name, &to);
-            }
             BinaryKind::Kept(file)
-                if file.is_for_windows() && self.storage.spirv != Spirv::Keep =>
+                if !self.embed && file.is_for_windows() && self.storage.spirv != Spirv::Keep =>
             {
                 return self.split_later(binary, name, &to);
             }
-            BinaryKind::Fat(_, linked) => {
-                self.report.warn(
-                    ids::FAT_BINARY,
-                    &binary.path,
-                    "keeps device code that was not split before the link; split it in the staged \
-                     directory with `kpack split`",
-                );
-                (Some(linked), "a fat binary".to_owned())
-            }
+            // Modules, objects for Windows, and static libraries that kpack-build has not made are not split before the
+            // link. What else is in the binary goes into the archives of the same module.
+            BinaryKind::Fat(..) if !self.embed => return self.split_later(binary, name, &to),
+            BinaryKind::Fat(_, linked) => (Some(linked), "a fat binary".to_owned()),
             BinaryKind::Split(linked) => (Some(linked), "already split".to_owned()),
             BinaryKind::Kept(file) => {
                 let reason = file.code.note().unwrap_or_default();
@@ -123,7 +117,7 @@ impl<'a> Release<'a> {
         Ok(())
     }
 
-    /// Copies a binary for Windows, to be split with the others of its module.
+    /// Copies a binary, to be split with the others of its module.
     fn split_later(
         &mut self,
         binary: &BuiltBinary,
@@ -180,13 +174,14 @@ impl<'a> Release<'a> {
 
     /// Writes the archives, and a manifest for each module. Debug files are yet to be published.
     pub(super) fn finish(self) -> Result<(Report, DebugFiles), Error> {
-        let Self { output, archives, mut report, storage, debug, debug_files, fat, .. } = self;
+        let Self { output, archives, mut report, storage, debug, debug_files, fat, embed, .. } =
+            self;
         report.findings.extend(debug.findings(&storage.debug, &output.path));
         let mut groups: BTreeMap<Group, BTreeMap<TargetId, ArchiveWriter<File>>> = BTreeMap::new();
         for ((group, target), archive) in archives {
             groups.entry(group).or_default().insert(target, archive);
         }
-        if groups.is_empty() && fat.is_empty() {
+        if groups.is_empty() && fat.is_empty() && !embed {
             let binaries = Vec::from_iter(report.files.iter().map(|file| file.path.as_str()));
             report.warn(
                 ids::NO_DEVICE_CODE,
@@ -210,7 +205,7 @@ impl<'a> Release<'a> {
         for (module, names) in fat {
             let mut options = InstallOptions::new(&output.hidden, module, names);
             options.storage = storage.clone();
-            install_windows(&options, output, &debug_files, &mut report)?;
+            install(&options, output, &debug_files, &mut report)?;
         }
         for archive in &mut report.archives {
             let name = archive.path.file_name().unwrap_or_default();
@@ -221,14 +216,14 @@ impl<'a> Release<'a> {
     }
 }
 
-/// The module of a binary for Windows. It has the device code of all packages in it, so its own name is that of the
-/// module, as far as archives can have it.
+/// The module of a binary that is split after the link. It has the device code of all packages in it, so its own name is
+/// that of the module, as far as archives can have it.
 fn module_of(binary: &Path) -> String {
     name_part(&binary.file_stem().unwrap_or_default().to_string_lossy().to_lowercase())
 }
 
-/// Splits the binaries for Windows of a module in the release.
-fn install_windows(
+/// Splits the binaries of a module in the release.
+fn install(
     options: &InstallOptions,
     output: &OutputDir,
     debug_files: &DebugFiles,

@@ -12,6 +12,7 @@ use kpack_cli::stage::Options;
 use kpack_core::{Severity, ids};
 use kpack_format::archive::Archive;
 use kpack_tests::bytes;
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, code};
 use kpack_tests::process;
 use kpack_tests::tree::Tree;
 use serde_json::json;
@@ -224,4 +225,72 @@ fn what_the_compiler_said_is_passed_on() {
     let options = Options::new(tree.path("dist"));
     kpack_cli::stage::stage(&options, messages.as_bytes(), &mut |text| shown += text).unwrap_err();
     assert_eq!(shown, "error[E0308]: mismatched types\n");
+}
+
+/// An object with device code that was not split before the link, as modules are.
+fn fat_object(tree: &Tree, file: &str, function: &str) {
+    let library =
+        FatLibrary::new().kind(Kind::Object).flag(&format!("-Dfixture_report={function}"));
+    let targets = [code("gfx1100", file), code("gfx942", file)];
+    let object = tree.path(file);
+    library.wrapper(Storage::Plain, targets).build(&object).unwrap();
+    // Other objects of the fixture have symbols of the same names.
+    let mut objcopy = Command::new("objcopy");
+    process::run(objcopy.arg(format!("--keep-global-symbol={function}")).arg(&object));
+}
+
+#[test]
+fn device_code_in_a_program_is_moved_or_stays() {
+    let tree = Tree::new();
+    fs::create_dir_all(tree.path("target/release")).unwrap();
+    fat_object(&tree, "modules.o", "fixture_report");
+    program(&tree, "modules.o", "");
+    let text = messages(&[artifact(&tree)]);
+    let report = stage(&Options::new(tree.path("dist")), text.as_bytes()).unwrap();
+    assert!(report.findings.is_empty(), "{:?}", report.findings);
+    let mut app = Command::new(tree.path("dist/bin/app"));
+    assert_eq!(process::run(&mut app), "HIPK 0\nhost 27\n");
+    assert_holds(&tree.path("dist"));
+    assert_eq!(
+        staged_kernels(&tree),
+        [
+            "dist/lib/.kpack/app_lib_gfx1100.kpack bin/app#0",
+            "dist/lib/.kpack/app_lib_gfx942.kpack bin/app#0",
+        ]
+    );
+
+    let mut options = Options::new(tree.path("dist"));
+    options.embed = true;
+    let report = stage(&options, text.as_bytes()).unwrap();
+    assert!(report.findings.is_empty(), "{:?}", report.findings);
+    let staged = fs::read(tree.path("dist/bin/app")).unwrap();
+    assert_eq!(staged, fs::read(tree.path("target/release/app")).unwrap());
+    assert!(!tree.path("dist/lib").exists());
+}
+
+/// Kernels that C++ code launches are split before the link, and modules are not.
+#[test]
+fn a_program_with_kernels_and_modules() {
+    for module in ["vec", "app"] {
+        let tree = Tree::new();
+        out_dir(&tree, "vec-0123", module);
+        fat_object(&tree, "modules.o", "modules_report");
+        let object = format!("target/release/build/vec-0123/out/kpack/{module}/{module}.o");
+        process::run(Command::new("ld").current_dir(tree.root()).args([
+            "-r",
+            "-o",
+            "both.o",
+            &object,
+            "modules.o",
+        ]));
+        program(&tree, "both.o", "");
+        let text = messages(&[script(&tree, "registry+x#vec@0.2.0", "vec-0123"), artifact(&tree)]);
+        let report = stage(&Options::new(tree.path("dist")), text.as_bytes()).unwrap();
+        assert!(report.findings.is_empty(), "{module}: {:?}", report.findings);
+        fs::remove_dir_all(tree.path("target")).unwrap();
+        assert_holds(&tree.path("dist"));
+        let kernels = staged_kernels(&tree);
+        assert_eq!(kernels.len(), 4, "{module}: {kernels:?}");
+        assert!(!contains(&tree.path("dist/bin/app"), tree.root()));
+    }
 }
