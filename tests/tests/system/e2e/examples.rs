@@ -9,7 +9,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result, ensure};
 use kpack_tests::outside::Outside;
-use kpack_tests::process::{cargo, try_run};
+use kpack_tests::process::{cargo, output, try_run};
 use kpack_tests::require::checked;
 
 use crate::hip::project::{COMPILER, GENERATOR, flags_without_rocm, has_tools, runtime};
@@ -83,38 +83,118 @@ fn in_place_of_rocm(command: &mut Command) {
     command.env("ROCM_PATH", runtime).env("LD_LIBRARY_PATH", runtime.join("lib"));
 }
 
-/// The files and commands of docs/rust.md, from `cargo new` to the staged release.
+/// A page of commands, the heading above its program with C++, and the heading below it.
+const DOCUMENT: (&str, &str, &str) =
+    ("docs/rust.md", "\n## C++ that launches kernels\n", "\n## Releases\n");
+
+/// A package as a section of docs/rust.md makes it, outside of the repository, or `cargo new` would find its workspace.
+fn documented(
+    section: &str,
+    name: &str,
+    dependencies: &[&[&str]],
+    files: &[&str],
+    run: impl Fn(&mut Command, &Path) -> Result<String>,
+) -> Result<tempfile::TempDir> {
+    let directory = tempfile::tempdir()?;
+    let package = directory.path().join(name);
+    run(&mut cargo(&["new", "--vcs", "none", name]), directory.path())?;
+    for dependency in dependencies {
+        let mut add = cargo(&["add"]);
+        run(add.args(*dependency), &package)?;
+    }
+    for file in files {
+        let path = package.join(file);
+        fs::create_dir_all(path.parent().context("a file is in a directory")?)?;
+        fs::write(path, block(section, file)?)?;
+    }
+    // The package of an earlier run was in another directory, but has the same name.
+    for profile in ["dev", "release"] {
+        let package_flag = format!("--package={name}");
+        run(&mut cargo(&["clean", &package_flag, "--profile", profile]), &package)?;
+    }
+    Ok(directory)
+}
+
+/// The first program of docs/rust.md, from `cargo new` on: what it prints for a GPU that it has code for, and for another.
+#[test]
+#[ignore = "needs clang, and builds a HIP project with Cargo"]
+fn the_document_on_rust_modules() -> Result<()> {
+    if !has_tools() {
+        return Ok(());
+    }
+    let (page, heading, _) = DOCUMENT;
+    let text = fs::read_to_string(root().join(page))?;
+    let (section, _) = text.split_once(heading).context("no C++ program")?;
+    let outside = Outside::lock();
+    let prepare = |command: &mut Command, directory: &Path| {
+        outside.prepare(command);
+        command.env("HIPCXX", COMPILER).env("HIPFLAGS", flags_without_rocm());
+        // The binding to the runtime is a crate that the workspace does not have.
+        command.env("CARGO_NET_OFFLINE", "false").current_dir(directory);
+    };
+    let run = |command: &mut Command, directory: &Path| {
+        prepare(command, directory);
+        try_run(command)
+    };
+    let [kpack, build] = ["kpack", "kpack-build"].map(|name| root().join(name));
+    let [kpack, build] = [kpack.display().to_string(), build.display().to_string()];
+    let dependencies: [&[&str]; 3] = [
+        &["kpack", "--path", &kpack],
+        &["--build", "kpack-build", "--path", &build],
+        &["libloading@0.8"],
+    ];
+    for dependency in ["kpack --path", "--build kpack-build --path", "libloading@0.8"] {
+        ensure!(section.contains(&format!("cargo add {dependency}")), "{page}: no {dependency}");
+    }
+    let files = ["build.rs", "kernels/affine.hip", "src/main.rs"];
+    let directory = documented(section, "affine", &dependencies, &files, run)?;
+    let package = directory.path().join("affine");
+    // Whether it then finds a HIP runtime depends on the machine.
+    for (gpu, expected) in
+        [("gfx1100", "found code for gfx1100"), ("gfx942", "only for gfx1030, gfx1100")]
+    {
+        let mut command = cargo(&["run", "--", gpu]);
+        prepare(&mut command, &package);
+        let said = output(&mut command);
+        let said =
+            [said.stdout, said.stderr].map(|text| String::from_utf8_lossy(&text).into_owned());
+        ensure!(said.concat().contains(expected) && section.contains(expected), "{gpu}: {said:?}");
+    }
+    checked("run as documented");
+    Ok(())
+}
+
+/// The files and commands of docs/rust.md about C++, from `cargo new` to the staged release.
 #[test]
 #[ignore = "needs clang, and builds a HIP project with Cargo"]
 fn the_document_on_rust() -> Result<()> {
     if !has_tools() {
         return Ok(());
     }
-    let text = fs::read_to_string(root().join("docs/rust.md"))?;
-    // Use a directory outside of the repository, or `cargo new` would find its workspace.
-    let directory = tempfile::tempdir()?;
-    let package = directory.path().join("vector");
+    let (page, heading, end) = DOCUMENT;
+    let text = fs::read_to_string(root().join(page))?;
+    let section = text.split_once(heading).and_then(|(_, rest)| rest.split_once(end));
+    let (section, _) = section.context("no C++ program")?;
     let outside = Outside::lock();
     let run = |command: &mut Command, directory: &Path| {
         outside.prepare(command);
         in_place_of_rocm(command);
         try_run(command.current_dir(directory))
     };
-    run(&mut cargo(&["new", "--vcs", "none", "vector"]), directory.path())?;
-    let mut add = cargo(&["add", "--build", "kpack-build", "--path"]);
-    run(add.arg(root().join("kpack-build")), &package)?;
-    Outside::pin(&package)?;
-    for file in ["build.rs", "src/add.hip", "src/main.rs"] {
-        fs::write(package.join(file), block(&text, file)?)?;
-    }
-    // The package of an earlier run was in another directory, but has the same name.
-    for profile in ["dev", "release"] {
-        run(&mut cargo(&["clean", "--package=vector", "--profile", profile]), &package)?;
-    }
+    let build = root().join("kpack-build").display().to_string();
+    let files = ["build.rs", "src/add.hip", "src/main.rs"];
+    let dependency: &[&str] = &["--build", "kpack-build", "--path", &build];
+    let directory = documented(section, "vector", &[dependency], &files, |command, directory| {
+        if directory.join("Cargo.toml").exists() {
+            Outside::pin(directory)?;
+        }
+        run(command, directory)
+    })?;
+    let package = directory.path().join("vector");
     let shown = run(&mut cargo(&["run"]), &package)?;
     ensure!(shown == "64 elements\n", "the program printed {shown:?}");
 
-    let commands = text.split("```sh\n").skip(1);
+    let commands = section.split("```sh\n").skip(1);
     let mut blocks = commands.filter_map(|rest| rest.split("```").next());
     let staging = blocks
         .find(|block| block.contains("kpack stage"))
@@ -124,7 +204,7 @@ fn the_document_on_rust() -> Result<()> {
     script.args(["-euc", staging]).env("PATH", path);
     run(&mut script, &package)?;
     let dist = package.join("dist");
-    for name in text.split('`').filter(|name| name.starts_with("lib/.kpack/vector")) {
+    for name in section.split('`').filter(|name| name.starts_with("lib/.kpack/vector")) {
         ensure!(dist.join(name).is_file(), "docs/rust.md says that there is {name}");
     }
     runs(&dist, "bin/vector", 1, DOCUMENT_TARGETS, directory.path())?;

@@ -12,6 +12,7 @@
 
 mod conformance;
 pub(crate) mod gpus;
+mod modules;
 mod published;
 pub(crate) mod rig;
 mod situations;

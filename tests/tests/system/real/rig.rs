@@ -66,6 +66,14 @@ pub(crate) struct Outcome {
     pub(crate) end: End,
 }
 
+/// What a program printed that opens the runtime itself, and the code objects that its GPU got.
+#[derive(Debug)]
+pub(super) struct Alone {
+    pub(super) stdout: String,
+    pub(super) stderr: String,
+    pub(super) loaded: Vec<CodeObject>,
+}
+
 /// How a program ended.
 #[derive(Debug, PartialEq, Eq, Clone)]
 pub(crate) enum End {
@@ -211,14 +219,19 @@ impl Rig {
         }
     }
 
+    /// A number of a run, and the file for its report.
+    fn report(&self) -> (usize, PathBuf) {
+        static RUNS: AtomicUsize = AtomicUsize::new(0);
+        let number = RUNS.fetch_add(1, Ordering::Relaxed);
+        (number, self.directory.join(format!("report-{number}.txt")))
+    }
+
     /// Runs the program with a library.
     ///
     /// # Errors
     /// The program cannot be run, or fails for another reason than an error of the runtime.
     pub(crate) fn run(&self, library: &Path, execution: &Execution<'_>) -> Result<Outcome> {
-        static RUNS: AtomicUsize = AtomicUsize::new(0);
-        let number = RUNS.fetch_add(1, Ordering::Relaxed);
-        let report = self.directory.join(format!("report-{number}.txt"));
+        let (number, report) = self.report();
         // The path is relative, since others may not enter all parents of the directory.
         let privileged = format!("./load-privileged-{number}");
         fs::write(&report, "")?;
@@ -269,6 +282,26 @@ impl Rig {
         let loaded = loaded(&fs::read_to_string(&report)?)?;
         fs::remove_file(&report)?;
         Ok(Outcome { loaded, end })
+    }
+
+    /// Runs a program that opens the runtime itself. How it ends is not checked, because the stub cannot be shut down.
+    ///
+    /// # Errors
+    /// It cannot be run.
+    pub(super) fn run_alone(&self, program: &Path, arguments: &[&str], gpu: &str) -> Result<Alone> {
+        let (_, report) = self.report();
+        fs::write(&report, "")?;
+        let mut command = Command::new(program);
+        command.args(arguments).env("LD_LIBRARY_PATH", &self.directory);
+        let output = output(command.env("STUB_HSA_GPUS", gpu).env("STUB_HSA_REPORT", &report));
+        let mut loaded = loaded(&fs::read_to_string(&report)?)?;
+        fs::remove_file(&report)?;
+        let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
+        Ok(Alone {
+            stdout: text(&output.stdout),
+            stderr: text(&output.stderr),
+            loaded: loaded.remove(&0).unwrap_or_default(),
+        })
     }
 
     /// All code objects that the runtime takes from a library for some GPUs.
