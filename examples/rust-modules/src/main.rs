@@ -44,11 +44,15 @@ fn runtime() -> Result<Library> {
     Ok(library)
 }
 
+/// Room for hipDeviceProp_t, which is smaller.
+#[repr(align(8))]
+struct Properties([u8; 4096]);
+
 /// `gcnArchName` of the first GPU.
 fn arch(runtime: &Library) -> Result<String> {
-    // hipDeviceProp_t is smaller. The place of the field depends on the function, which is new in ROCm 6.
-    let mut properties = [0u8; 4096];
-    let buffer = properties.as_mut_ptr();
+    // The place of the field depends on the function, which is new in ROCm 6.
+    let mut properties = Properties([0; 4096]);
+    let buffer = properties.0.as_mut_ptr();
     // SAFETY: only asks whether the runtime has this function.
     let is_new = unsafe { runtime.get::<Pointer>(b"hipGetDevicePropertiesR0600") }.is_ok();
     let offset = if is_new {
@@ -58,7 +62,7 @@ fn arch(runtime: &Library) -> Result<String> {
         hip!(runtime, hipGetDeviceProperties(buffer => *mut u8, 0 => c_int))?;
         396
     };
-    Ok(CStr::from_bytes_until_nul(&properties[offset..])?.to_str()?.to_owned())
+    Ok(CStr::from_bytes_until_nul(&properties.0[offset..])?.to_str()?.to_owned())
 }
 
 /// Adds `b` to `a` on the GPU.
