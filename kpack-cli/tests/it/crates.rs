@@ -88,7 +88,9 @@ fn versions(list: &Path) -> BTreeSet<(String, String)> {
 #[test]
 fn the_examples_and_fuzz_targets_use_the_versions_of_the_workspace() {
     let ours = versions(&repository().join("Cargo.lock"));
-    for (other, has_own) in [("examples/rust-hip", false), ("examples/rust-modules", true), ("fuzz", true)] {
+    for (other, has_own) in
+        [("examples/rust-hip", false), ("examples/rust-modules", true), ("fuzz", true)]
+    {
         let list = repository().join(other).join("Cargo.lock");
         let mut checked = 0;
         for (name, version) in versions(&list) {
