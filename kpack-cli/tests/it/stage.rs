@@ -229,8 +229,7 @@ fn what_the_compiler_said_is_passed_on() {
 
 /// An object with device code that was not split before the link, as modules are.
 fn fat_object(tree: &Tree, file: &str, function: &str) {
-    let library =
-        FatLibrary::new().kind(Kind::Object).flag(format!("-Dfixture_report={function}"));
+    let library = FatLibrary::new().kind(Kind::Object).flag(format!("-Dfixture_report={function}"));
     let targets = [code("gfx1100", file), code("gfx942", file)];
     let object = tree.path(file);
     library.wrapper(Storage::Plain, targets).build(&object).unwrap();
