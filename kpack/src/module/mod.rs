@@ -163,13 +163,13 @@ const fn has(names: &[&CStr], name: &CStr) -> bool {
     false
 }
 
-/// Whether two names are equal. The operator is not for constants.
+/// Whether two names are equal. The operator is not for constants, and recursion would end at 128 characters.
 const fn is_same(one: &[u8], other: &[u8]) -> bool {
-    match (one, other) {
-        ([], []) => true,
-        ([first, one @ ..], [second, other @ ..]) => *first == *second && is_same(one, other),
-        _ => false,
+    let mut at = 0;
+    while at < one.len() && at < other.len() && one[at] == other[at] {
+        at += 1;
     }
+    at == one.len() && at == other.len()
 }
 
 /// Loads from the archive that the marker at `address` leads to.
