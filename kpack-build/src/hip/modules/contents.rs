@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
+use kpack_core::words::list_some;
 use kpack_core::{Error, Reason, files, ids};
 use kpack_format::TargetId;
 use kpack_format::code_object;
@@ -17,6 +18,9 @@ const HOST_ENTRY: &str = "host-x86_64-unknown-linux--";
 /// The type of a linked file in the ELF header, and where it is.
 const ET_DYN: u8 = 3;
 const TYPE_AT: usize = 16;
+
+/// The most kernels in a warning.
+const MOST_KERNELS: usize = 5;
 
 /// Why a module has no code.
 pub(super) const WITHOUT_CODE: &str =
@@ -137,7 +141,7 @@ impl Contents {
             let kernels = match &missing[..] {
                 [] => return None,
                 [one] => format!("the kernel `{one}`"),
-                several => format!("the kernels {}", several.join(", ")),
+                several => format!("the kernels {}", list_some(several, MOST_KERNELS)),
             };
             Some(format!(
                 "module `{name}` has {kernels} for other targets, but not for {} ({})",
