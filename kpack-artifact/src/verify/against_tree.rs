@@ -130,7 +130,10 @@ fn artifact(
     for prefix in &prefixes {
         let root = |(root, _): &'_ (PathBuf, Role)| SplitRoot {
             path: root.join(prefix),
-            read: member(root).map(|member| (member, &**prefix)),
+            // What an artifact does not list was not read.
+            read: member(root)
+                .filter(|member| member.tree.prefixes.contains(prefix))
+                .map(|member| (member, &**prefix)),
         };
         let unsplit = unsplit.join(prefix);
         if unsplit.is_dir() {

@@ -306,6 +306,12 @@ fn what_was_lost_changed_or_added() {
     assert_found(&report, &["shards/linux-a", "fallback.dat", "has other bytes"]);
     let report = against(&|tree| tree.write(&at("generic", "share/new"), b""));
     assert_found(&report, &["share/new", "is not in the unsplit tree"]);
+    // The artifact does not list the prefix any more.
+    let report = against(&|tree| {
+        tree.write(&at("generic", "share/new"), b"");
+        tree.write("shards/linux-a/blas_lib_generic/artifact_manifest.txt", b"");
+    });
+    assert_found(&report, &["share/new", "is not in the unsplit tree"]);
     let report = against(&|tree| fs::remove_dir(tree.path(&at("generic", "share/empty"))).unwrap());
     assert_found(&report, &["share/empty", "is lost"]);
     let report = against(&|tree| {
