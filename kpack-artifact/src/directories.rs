@@ -7,7 +7,7 @@ use kpack_core::Error;
 use kpack_core::publish::is_leftover;
 use kpack_format::names::{Group, is_manifest};
 use kpack_format::unstable::target_names;
-use kpack_split::input::{walk, walk_error};
+use kpack_split::input::walk;
 use kpack_split::leftover::{directories, is_leftover_entry};
 
 use super::manifest_txt;
@@ -21,7 +21,7 @@ pub struct Siblings {
     pub artifacts: Vec<(PathBuf, String, Role)>,
     /// Leftovers of interrupted runs.
     pub leftovers: Vec<PathBuf>,
-    /// Directories without a list of prefixes; hidden ones are somebody's work in progress.
+    /// Directories without a list of prefixes, or whose list is unreadable; hidden ones are somebody's work in progress.
     pub others: Vec<PathBuf>,
 }
 
@@ -29,6 +29,8 @@ pub struct Siblings {
 #[derive(Default)]
 pub(crate) struct SiblingPaths {
     pub(crate) artifacts: Vec<PathBuf>,
+    /// Directories whose list is no file, or cannot be looked up: perhaps artifacts.
+    pub(crate) unknown: Vec<PathBuf>,
     pub(crate) leftovers: Vec<PathBuf>,
     pub(crate) others: Vec<PathBuf>,
 }
@@ -38,14 +40,16 @@ impl SiblingPaths {
         let mut found = Self::default();
         for path in directories(directory)? {
             let list = path.join(manifest_txt::FILE_NAME).metadata();
-            if is_leftover(path.file_name().unwrap_or_default()) {
-                found.leftovers.push(path);
-            } else if list.is_err_and(|error| error.kind() == io::ErrorKind::NotFound) {
-                found.others.push(path);
+            let kind = if is_leftover(path.file_name().unwrap_or_default()) {
+                &mut found.leftovers
             } else {
-                // A list that cannot be read is an error when the artifact is read.
-                found.artifacts.push(path);
-            }
+                match list {
+                    Ok(list) if list.is_file() => &mut found.artifacts,
+                    Err(error) if error.kind() == io::ErrorKind::NotFound => &mut found.others,
+                    _ => &mut found.unknown,
+                }
+            };
+            kind.push(path);
         }
         Ok(found)
     }
@@ -92,12 +96,15 @@ impl Siblings {
     /// # Errors
     /// [`Error::Io`].
     pub fn read(directory: &Path) -> Result<Self, Error> {
-        let SiblingPaths { artifacts, leftovers, others } = SiblingPaths::read(directory)?;
+        let SiblingPaths { artifacts, unknown, leftovers, mut others } =
+            SiblingPaths::read(directory)?;
+        others.extend(unknown);
+        others.sort();
         let with_role = artifacts.iter().map(|path| {
-            let (component, role) = role(path, &artifacts)?;
-            Ok((path.clone(), component, role))
+            let (component, role) = role(path, &artifacts);
+            (path.clone(), component, role)
         });
-        Ok(Self { artifacts: with_role.collect::<Result<_, Error>>()?, leftovers, others })
+        Ok(Self { artifacts: with_role.collect(), leftovers, others })
     }
 
     /// The artifacts of a component, the generic one first.
@@ -115,14 +122,14 @@ impl Siblings {
 
 /// The component and role of an artifact directory, by its name, its manifests and those `beside` it.
 /// The component of one that is not split is its whole name.
-fn role(path: &Path, beside: &[PathBuf]) -> Result<(String, Role), Error> {
+fn role(path: &Path, beside: &[PathBuf]) -> (String, Role) {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
     let parsed = names::parse(&name);
     if let Some((component, None)) = parsed {
-        return Ok((component.to_owned(), Role::Generic));
+        return (component.to_owned(), Role::Generic);
     }
     // A group may be called after one of its targets; its own manifests say so.
-    let manifests = manifest_names(path)?;
+    let manifests = manifest_names(path);
     for (at, _) in name.rmatch_indices('_') {
         let (component, suffix) = (&name[..at], &name[at + 1..]);
         let has_generic = || {
@@ -132,22 +139,19 @@ fn role(path: &Path, beside: &[PathBuf]) -> Result<(String, Role), Error> {
         if manifests.iter().any(|name| is_part(name, suffix))
             || target_names::exact(suffix).is_none() && has_generic()
         {
-            return Ok((component.to_owned(), Role::Group));
+            return (component.to_owned(), Role::Group);
         }
     }
-    Ok(match parsed {
+    match parsed {
         Some((component, Some(target))) => (component.to_owned(), Role::Target(target)),
         _ => (name.into_owned(), Role::Unsplit),
-    })
+    }
 }
 
 /// The role of an artifact directory, by its name and the manifests in it.
-///
-/// # Errors
-/// As [`manifest_names`].
-pub(crate) fn role_of(artifact: &Path) -> Result<Role, Error> {
+pub(crate) fn role_of(artifact: &Path) -> Role {
     let real = artifact.canonicalize();
-    role(real.as_deref().unwrap_or(artifact), &[]).map(|(_, role)| role)
+    role(real.as_deref().unwrap_or(artifact), &[]).1
 }
 
 /// Whether the manifest with this name is the part of a group: `rocblas_lib.gfx110X.kpm`.
@@ -155,19 +159,15 @@ fn is_part(manifest: &str, group: &str) -> bool {
     manifest.ends_with(&Group::from("").fragment(group))
 }
 
-/// The names of the manifests in an artifact directory.
-///
-/// # Errors
-/// [`Error::Io`] for what cannot be listed.
-fn manifest_names(artifact: &Path) -> Result<Vec<String>, Error> {
-    let mut names = Vec::new();
-    for entry in walk(artifact) {
-        let entry = entry.map_err(|error| walk_error(artifact, error))?;
-        if is_manifest(entry.path()) {
-            names.push(entry.file_name().to_string_lossy().into_owned());
-        }
-    }
-    Ok(names)
+/// The names of the manifests in an artifact directory. What cannot be listed fails the artifact when it is read, and
+/// must not fail those beside it.
+fn manifest_names(artifact: &Path) -> Vec<String> {
+    walk(artifact)
+        .into_iter()
+        .flatten()
+        .filter(|entry| is_manifest(entry.path()))
+        .map(|entry| entry.file_name().to_string_lossy().into_owned())
+        .collect()
 }
 
 #[cfg(all(test, unix))]
@@ -175,13 +175,12 @@ mod tests {
     use std::fs;
     use std::os::unix::fs::symlink;
 
-    use kpack_core::ids;
     use kpack_core::publish::hidden;
 
     use super::*;
 
     #[test]
-    fn an_artifact_that_cannot_be_listed_has_no_role() {
+    fn an_artifact_that_cannot_be_listed_does_not_hide_others() {
         let parent = tempfile::tempdir().unwrap();
         let artifact = parent.path().join("blas_lib_instinct");
         // A directory whose path is longer than paths may be.
@@ -190,21 +189,29 @@ mod tests {
         };
         fs::create_dir_all(long("deep")).unwrap();
         fs::create_dir_all(long("deeper")).unwrap();
-        fs::write(artifact.join(manifest_txt::FILE_NAME), "").unwrap();
-        assert_eq!(role_of(&artifact).unwrap(), Role::Unsplit);
         fs::rename(artifact.join("deeper"), long("deep").join("deeper")).unwrap();
-        for failed in [role_of(&artifact).map(drop), Siblings::read(parent.path()).map(drop)] {
-            assert_eq!(failed.unwrap_err().id(), ids::SYSTEM);
+        let other = parent.path().join("fft_lib_generic");
+        fs::create_dir(&other).unwrap();
+        // On disks, only root may list this one.
+        fs::create_dir_all(parent.path().join("lost+found").join(manifest_txt::FILE_NAME)).unwrap();
+        for path in [&artifact, &other] {
+            fs::write(path.join(manifest_txt::FILE_NAME), "").unwrap();
         }
+        let found = Siblings::read(parent.path()).unwrap();
+        let roles = found.artifacts.iter().map(|(_, component, role)| (&component[..], role));
+        let expected = [("blas_lib_instinct", &Role::Unsplit), ("fft_lib", &Role::Generic)];
+        assert_eq!(Vec::from_iter(roles), expected);
+        assert_eq!(found.others, [parent.path().join("lost+found")]);
     }
 
     #[test]
-    fn a_list_that_cannot_be_read_makes_an_artifact_too() {
+    fn what_a_directory_is_by_its_list() {
         let parent = tempfile::tempdir().unwrap();
         let leftover = hidden("blas_lib").into_string().unwrap();
         for (name, list) in [
             ("artifact", Some("missing/../list")),
             ("loop", Some(manifest_txt::FILE_NAME)),
+            ("directory", Some("missing")),
             ("dangling", Some("nothing")),
             ("none", None),
             (&leftover, None),
@@ -221,7 +228,8 @@ mod tests {
             let names = paths.iter().map(|path| path.file_name().unwrap().to_str().unwrap());
             names.collect::<Vec<_>>().join(" ")
         };
-        assert_eq!(names(&found.artifacts), "artifact loop");
+        assert_eq!(names(&found.artifacts), "artifact");
+        assert_eq!(names(&found.unknown), "directory loop");
         assert_eq!(names(&found.leftovers), leftover);
         assert_eq!(names(&found.others), "dangling none");
     }

@@ -48,7 +48,7 @@ pub(super) fn trees(paths: &[PathBuf], leftovers: &mut Vec<PathBuf>) -> Result<M
                     tree.add(RowKey::other("artifacts", "lists of prefixes"), metadata.len());
                 }
             }
-            let databases = mark::databases(&artifact, &role_of(&artifact)?)?;
+            let databases = mark::databases(&artifact, &role_of(&artifact))?;
             for prefix in manifest_txt::read(&artifact)? {
                 let directory = artifact.join(&prefix);
                 if directory.is_dir() {

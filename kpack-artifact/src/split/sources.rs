@@ -71,7 +71,8 @@ pub(super) fn in_parent(
         Finding::new(Severity::Note, ids::NOT_AN_ARTIFACT, path, text)
     }));
     let mut artifacts: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
-    for path in listed.artifacts {
+    // One whose list cannot be read fails when it is split, and the others are still split.
+    for path in listed.artifacts.into_iter().chain(listed.unknown) {
         refuse_group(&path)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let prefix = names::component(&name).to_owned();
@@ -99,7 +100,7 @@ pub(super) fn in_parent(
 
 /// Refuses the artifact of a group of targets: its manifests would be of no group.
 fn refuse_group(artifact: &Path) -> Result<(), Error> {
-    if role_of(artifact)? != Role::Group {
+    if role_of(artifact) != Role::Group {
         return Ok(());
     }
     let reason = "the artifact of a group of targets, which `kpack artifact recombine` made, so it is \

@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use kpack_core::Error;
-use kpack_split::input::{Overlay, or_refused};
+use kpack_split::input::Overlay;
 use kpack_split::verify::Surroundings;
 
 use crate::directories::{Siblings, find_artifacts, is_artifact};
@@ -89,14 +89,14 @@ impl Artifacts {
                 // All prefixes of all artifacts are installed into one.
                 let mut prefixes = Vec::new();
                 for (root, _) in &set.roots {
-                    prefixes.extend(listed(root)?.into_iter().map(|prefix| root.join(prefix)));
+                    prefixes.extend(listed(root).into_iter().map(|prefix| root.join(prefix)));
                 }
                 self.overlay.add(prefixes);
                 self.overlay.add(set.roots.iter().map(|(root, _)| root.clone()).collect());
             }
             self.sets.push(set);
         }
-        let prefixes = listed(&real)?;
+        let prefixes = listed(&real);
         Ok(self.found.entry(real).or_insert(FoundArtifact { prefixes, asked_for: None }))
     }
 
@@ -145,9 +145,10 @@ impl Surroundings for Artifacts {
     }
 }
 
-/// The prefixes that an artifact lists; none if the list is damaged, which is reported when the artifact is read.
-fn listed(artifact: &Path) -> Result<Vec<String>, Error> {
-    Ok(or_refused(manifest_txt::read(artifact))?.unwrap_or_default())
+/// The prefixes that an artifact lists; none if the list is damaged or cannot be read. Reading an artifact that is to be
+/// verified reports that; what is verified in one without a list is checked like any other prefix.
+fn listed(artifact: &Path) -> Vec<String> {
+    manifest_txt::read(artifact).unwrap_or_default()
 }
 
 fn resolved(path: &Path, action: &'static str) -> Result<PathBuf, Error> {
