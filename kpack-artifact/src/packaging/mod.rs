@@ -141,7 +141,7 @@ impl Configuration {
         Ok(configuration)
     }
 
-    /// Whether the primary shard and the list of shards can be such.
+    /// Checks the names of the primary shard and of the listed shards.
     fn check_shards(&self) -> Result<(), Error> {
         if !names::is_file_name(&self.primary_shard) {
             return Err(self.refuse(&["primary_shard"], "expected the name of a shard's directory"));

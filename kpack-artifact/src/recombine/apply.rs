@@ -1,4 +1,4 @@
-//! The fourth phase: writes the planned artifacts.
+//! Writes the planned artifacts.
 
 use std::collections::BTreeMap;
 use std::path::Path;

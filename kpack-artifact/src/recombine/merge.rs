@@ -1,5 +1,5 @@
-//! The third phase: plans the artifacts, a generic one and one for each group, and merges files for all targets, of
-//! which each shard has the part of its own targets. It writes nothing.
+//! Plans the artifacts: a generic one and one for each group. It merges files for all targets, in which each shard has
+//! only the entries for its targets. It writes nothing.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::Path;

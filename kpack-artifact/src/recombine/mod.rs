@@ -1,10 +1,10 @@
 //! Merges the split artifacts of all shards: into one generic artifact for each component, and one for
 //! each group of targets.
 //!
-//! `shards` finds the artifacts. Each component then goes through three phases: `read` gives `Inputs`, `check` findings
-//! about them, and `merge` the planned artifacts, `MergedComponent`. [`plan()`] does so for all components and looks at them
-//! `together`; it lists everything that is wrong. [`Recombination::apply`] writes every artifact under a hidden name, and renames them when
-//! all are complete.
+//! `shards` finds the artifacts. Each component then goes through three steps: `read` gives `Inputs`, `check` gives
+//! findings about them, and `merge` gives the planned artifacts, `MergedComponent`. [`plan()`] takes all components
+//! through these steps, compares them in `together`, and lists everything that is wrong. [`Recombination::apply`] writes
+//! every artifact under a hidden name, and renames them when all are complete.
 
 mod apply;
 mod check;

@@ -183,8 +183,8 @@ fn kernels(toc: &Toc) -> KernelSums {
     found
 }
 
-/// The target-specific host files of `tree`, such as the plugins of a library, that `other` lacks: their names have one target, which a
-/// group lists and no other shard builds for.
+/// The target-specific host files of `tree`, such as the plugins of a library, that `other` lacks: their names have one
+/// target, which a group lists and no other shard builds for.
 pub(super) fn target_files<'t>(
     inputs: &Inputs<'_>,
     tree: &'t Tree,

@@ -142,7 +142,7 @@ type Trees = [(Option<TargetId>, Tree)];
 /// this run writes none.
 type ReadTrees = (Vec<(Option<TargetId>, Tree)>, DatabaseSelection, Option<PathBuf>);
 
-/// Reads the directories of an artifact, each once, and reports what they lack and what is in none of their prefixes.
+/// Reads the directories of an artifact, and reports what they lack and what is in none of their prefixes.
 fn read_trees(
     options: &Options,
     sources: &Sources,

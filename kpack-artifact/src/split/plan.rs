@@ -58,7 +58,7 @@ impl ArtifactPlan {
     }
 }
 
-/// Plans what becomes of what was read.
+/// Plans the artifacts.
 pub(super) fn plan(options: &Options, mut contents: Contents) -> Result<ArtifactPlan, Error> {
     let mut report = std::mem::take(&mut contents.report);
     report.device_code = !contents.found.is_empty();

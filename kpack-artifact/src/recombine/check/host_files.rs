@@ -93,7 +93,7 @@ pub(super) fn check_host_files(
     Ok(worst_first(said, &tree.root, &first.shard))
 }
 
-/// How the kernels that the binaries at `path` register differ, of those in the device code that is moved out of them.
+/// Compares the kernels that the two binaries at `path` register. Only kernels of their archives count.
 /// Which of them each target has does not matter: the source may leave kernels out for some targets. Device code of both
 /// is used with one of the binaries, so a kernel that only the other one registers could not be found.
 pub(super) fn registered_differ(
