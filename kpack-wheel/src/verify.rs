@@ -76,10 +76,12 @@ fn verify_all(paths: &[PathBuf], options: &VerifyOptions) -> Result<Report, Erro
         asked.extend(wheels.iter().filter(is_required).map(|wheel| &wheel.path));
         let fat = against.as_ref().filter(|fat| fat.name == host.name);
         if let Err(error) = overlay(host, &pins, &devices, fat, options, &mut report) {
-            rejected(&mut report, &host.path, error)?;
+            rejected(&mut report, error)?;
         }
-        if let Some(fat) = fat {
-            same_members(host, fat, &mut report)?;
+        if let Some(fat) = fat
+            && let Err(error) = same_members(host, fat, &mut report)
+        {
+            rejected(&mut report, error)?;
         }
     }
     for path in sdists {
@@ -93,7 +95,7 @@ fn verify_all(paths: &[PathBuf], options: &VerifyOptions) -> Result<Report, Erro
         let elsewhere = match wheel.split_elsewhere() {
             Ok(elsewhere) => elsewhere,
             Err(error) => {
-                rejected(&mut report, &wheel.path, error)?;
+                rejected(&mut report, error)?;
                 others += 1;
                 continue;
             }
@@ -122,12 +124,16 @@ fn verify_all(paths: &[PathBuf], options: &VerifyOptions) -> Result<Report, Erro
         let text = "no host wheel has this name, so there is nothing to compare with";
         fault(&mut report, ids::MISSING_WHEEL, &fat.path, text);
     }
-    // The hosts for several Pythons share device wheels, and what is wrong with these.
-    let mut known = BTreeSet::new();
-    report
-        .findings
-        .retain(|found| known.insert((found.id.as_str(), found.path.clone(), found.text.clone())));
+    say_once(&mut report.findings);
     Ok(report)
+}
+
+/// Leaves out what is there twice: the hosts for several Pythons share device wheels, and what is wrong with these.
+fn say_once(findings: &mut Vec<Finding>) {
+    let mut known = BTreeSet::new();
+    findings.retain(|found| {
+        known.insert((found.severity, found.id.as_str(), found.path.clone(), found.text.clone()))
+    });
 }
 
 /// What a source distribution requires, with any extra. Reports it, and the wheels that are not there.
@@ -139,7 +145,7 @@ fn asked_by_sdist(
     let pins = match sdist::requirements(path) {
         Ok(pins) => pins,
         Err(error) => {
-            rejected(report, path, error)?;
+            rejected(report, error)?;
             return Ok(BTreeSet::new());
         }
     };
@@ -171,10 +177,10 @@ fn fault(report: &mut Report, id: Id, path: &Path, text: impl Into<Reason>) {
     report.findings.push(finding);
 }
 
-/// Reports why the file at `path` was rejected. An error that is not about its contents is returned.
-fn rejected(report: &mut Report, path: &Path, error: Error) -> Result<(), Error> {
-    let Error::Refused { id, reason, .. } = error else { return Err(error) };
-    fault(report, id, path, reason);
+/// Reports why a file was rejected. An error that is not about the contents of one is returned.
+fn rejected(report: &mut Report, error: Error) -> Result<(), Error> {
+    let Error::Refused { id, path, reason, .. } = error else { return Err(error) };
+    fault(report, id, &path, reason);
     Ok(())
 }
 
@@ -204,7 +210,7 @@ fn sound(path: &Path, report: &mut Report) -> Result<Option<Wheel>, Error> {
             }
             Ok(is_installed.then_some(wheel))
         }
-        Err(error) => rejected(report, path, error).map(|()| None),
+        Err(error) => rejected(report, error).map(|()| None),
     }
 }
 
@@ -312,24 +318,47 @@ fn overlay(
     if let Some(fat) = fat {
         fat.unpack(&whole, &|member| in_site(fat, member))?;
     }
-    let of_host = |error| of_unpacked(&host.path, &[&tree, &original], error);
-    shared(host, pins, devices, &tree, report).map_err(of_host)?;
+    let owners = owners(devices);
+    // The wheel that an unpacked file is from, and the directory that it was unpacked into.
+    let origin = |path: &Path| match fat {
+        Some(fat) if path.starts_with(&original) => (fat, &original),
+        _ => {
+            let device = path.strip_prefix(&tree).ok().and_then(|path| owners.get(path));
+            (device.copied().unwrap_or(host), &tree)
+        }
+    };
+    let of_wheel = |error| match &error {
+        Error::Refused { path, .. } => {
+            let (wheel, directory) = origin(path);
+            of_unpacked(&wheel.path, &[directory], error)
+        }
+        _ => error,
+    };
+    shared(host, pins, devices, &owners, &tree, report).map_err(of_wheel)?;
     let mut unpacked = verify::Options::default();
     unpacked.against = fat.map(|_| original.clone());
     unpacked.targets.clone_from(&options.targets);
     unpacked.jobs = options.jobs;
-    let found = verify::verify(std::slice::from_ref(&tree), &unpacked, &()).map_err(of_host)?;
+    let found = verify::verify(std::slice::from_ref(&tree), &unpacked, &()).map_err(of_wheel)?;
     for mut check in found.findings {
-        // Files in the host wheel, or the fat one, instead of temporary ones.
+        // Files in wheels instead of temporary ones.
+        let (wheel, directory) = origin(check.file());
+        if let Ok(within) = check.file().strip_prefix(directory) {
+            check.path = Some(if within == Path::new("") {
+                wheel.path.clone()
+            } else {
+                wheel.path.join(within)
+            });
+        }
+        if check.text.contains(&*tree.to_string_lossy()) {
+            // The longest first: one path may begin with another.
+            for (path, device) in owners.iter().rev() {
+                let (from, to) = (tree.join(path), device.path.join(path));
+                check.text = check.text.replace(&*from.to_string_lossy(), &to.to_string_lossy());
+            }
+        }
         for (directory, wheel) in [(&tree, Some(host)), (&original, fat)] {
             let Some(wheel) = wheel else { continue };
-            if let Ok(within) = check.file().strip_prefix(directory) {
-                check.path = Some(if within == Path::new("") {
-                    wheel.path.clone()
-                } else {
-                    wheel.path.join(within)
-                });
-            }
             let (from, to) = (directory.to_string_lossy(), wheel.path.to_string_lossy());
             check.text = check.text.replace(&*from, &to);
         }
@@ -338,21 +367,25 @@ fn overlay(
     Ok(())
 }
 
+/// Which device wheel each file of `site-packages` is from, if it is from one.
+fn owners<'w>(devices: &[&'w Wheel]) -> BTreeMap<PathBuf, &'w Wheel> {
+    let files = devices.iter().flat_map(|device| {
+        let paths = device.members.iter().filter_map(|member| in_site(device, member));
+        paths.map(|path| (path, *device))
+    });
+    files.collect()
+}
+
 /// Reports extras and device wheels that do not ask for what their processor needs besides its own: files for
-/// its family, and generic code. `tree` is where the wheels were unpacked.
+/// its family, and generic code. `tree` is where the wheels were unpacked, and `owners` tells whose its files are.
 fn shared(
     host: &Wheel,
     pins: &Pins,
     devices: &[&Wheel],
+    owners: &BTreeMap<PathBuf, &Wheel>,
     tree: &Path,
     report: &mut Report,
 ) -> Result<(), Error> {
-    let mut owners = BTreeMap::new();
-    for device in devices {
-        let members = device.members.iter();
-        let paths = members.filter_map(|member| in_site(device, member));
-        owners.extend(paths.map(|path| (path, *device)));
-    }
     let mut found: BTreeMap<TargetId, BTreeMap<&Path, &Wheel>> = BTreeMap::new();
     let (databases, parsed) = (&kpack_tree::DatabaseSelection::default(), Parsed::default());
     let walk = Walk { prefix: tree, databases, parsed, only: Only::All };
@@ -446,4 +479,19 @@ fn same_members(host: &Wheel, fat: &Wheel, report: &mut Report) -> Result<(), Er
         fault(report, ids::HOST_DIFFERS, &host.path, text);
     }
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Given the same words as a note of one host and a fault of another, then the fault is not lost.
+    #[test]
+    fn only_what_is_as_severe_is_said_once() {
+        let finding = |severity| Finding::new(severity, ids::MISSING_WHEEL, Path::new("a"), "text");
+        let [note, fault] = [Severity::Note, Severity::Fault].map(finding);
+        let mut findings = vec![note.clone(), fault.clone(), note.clone(), fault.clone()];
+        say_once(&mut findings);
+        assert_eq!(findings, [note, fault]);
+    }
 }

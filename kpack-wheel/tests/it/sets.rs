@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::Path;
 
-use crate::wheels::{FAT, binary, binary_wheel};
-use kpack_core::ids;
+use crate::wheels::{FAT, binary, binary_wheel, members, names, noise};
+use kpack_core::{Severity, ids};
 use kpack_split::install::{InstallOptions, install};
 use kpack_tests::bytes;
 use kpack_tests::fixture::Wheel;
@@ -173,4 +173,56 @@ fn a_fault_of_a_wheel_that_two_hosts_share_is_said_once() {
     let found = verify(&wheels, &VerifyOptions::default()).unwrap().findings;
     let pins = found.iter().filter(|found| found.id == ids::WRONG_PIN);
     assert_eq!(pins.count(), 1, "{found:#?}");
+}
+
+/// Given a set of wheels of which one is damaged, then the fault is that of this wheel, not of its intact host.
+#[test]
+fn a_damaged_wheel_is_the_one_that_is_named() {
+    let tree = Tree::new();
+    let data = noise(4096);
+    let fat = binary_wheel().member("vec/data.bin", data.clone()).write(tree.root()).unwrap();
+    let out = tree.path("out");
+    split(&Options::new([&fat], &out), &()).unwrap();
+    let wheels = Vec::from_iter(names(&out).iter().map(|name| out.join(name)));
+    let device = wheels.iter().find(|path| path.to_string_lossy().contains("_gfx942-")).unwrap();
+    let checked = || {
+        let mut options = VerifyOptions::default();
+        options.against = Some(fat.clone());
+        let found = verify(&wheels, &options).unwrap().findings;
+        let is_fault = |found: &kpack_core::Finding| found.severity == Severity::Fault;
+        Vec::from_iter(found.into_iter().filter(is_fault))
+    };
+    assert_eq!(checked(), []);
+
+    // The fat wheel: a byte of a member is another.
+    let intact = fs::read(&fat).unwrap();
+    let mut damaged = intact.clone();
+    damaged[bytes::position(&intact, &data[..64]) + 70] ^= 1;
+    fs::write(&fat, damaged).unwrap();
+    let [found] = &checked()[..] else { panic!("{:#?}", checked()) };
+    assert_eq!(found.file(), fat);
+    assert!(found.text.contains("vec/data.bin"), "{found:?}");
+    fs::write(&fat, intact).unwrap();
+
+    // A device wheel: its RECORD is right, but an archive is damaged.
+    let name = device.file_name().unwrap().to_str().unwrap();
+    let mut wheel = Wheel::new(name).field("Requires-Dist", "vec==1.0");
+    for (member, (_, mut content)) in members(device) {
+        if member.ends_with(".kpack") {
+            content[0] ^= 1;
+        }
+        if !member.contains(".dist-info/") {
+            wheel = wheel.member(&member, content);
+        }
+    }
+    wheel.write(&out).unwrap();
+    let archive = Path::new("vec/.kpack/vec_lib_gfx942.kpack");
+    let host = wheels.iter().find(|path| path.file_name() == fat.file_name()).unwrap();
+    let [in_device, in_host] =
+        [device, host].map(|wheel| wheel.join(archive).display().to_string());
+    let said = Vec::from_iter(
+        checked().iter().map(|found| format!("{}: {}", found.file().display(), found.text)),
+    );
+    assert!(said.iter().any(|text| text.contains(&in_device)), "{said:#?}");
+    assert!(said.iter().all(|text| !text.contains(&in_host)), "{said:#?}");
 }
