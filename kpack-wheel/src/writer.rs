@@ -67,7 +67,7 @@ pub(super) fn time() -> Result<DateTime, Error> {
     }))
 }
 
-/// Writes a wheel. Files between are written to the same directory. Returns its size in bytes.
+/// Writes a wheel. Intermediate files are written to the same directory. Returns its size in bytes.
 pub(super) fn write(
     directory: &Directory,
     NewWheel { name, record, items }: &NewWheel<'_>,

@@ -1,5 +1,5 @@
-//! Commands of `kpack artifact` without that word. Who comes from rocm-kpack, whose tools are only for artifacts, leaves it
-//! out. They do not run, but their errors say what to run.
+//! Commands of `kpack artifact` without that word. Users of rocm-kpack, whose tools handle only artifacts, leave it out. They do
+//! not run, but their errors say what to run.
 
 use std::ffi::OsString;
 

@@ -50,7 +50,7 @@ const OUTPUTS: &[(&str, &str)] = &[
     ),
 ];
 
-/// What may be in the place of a file. All else is a question for kpack-core, which decides what replaces what.
+/// What may be in the place of a file. kpack-core, which decides what replaces what, tests the other kinds.
 const OBSTACLES: [&str; 3] = ["a regular file", "a symbolic link", "a directory"];
 
 pub(crate) fn inputs() -> Tree {

@@ -13,7 +13,7 @@ use serde_json::Value;
 use zip::DateTime;
 
 use super::plan::{DevicePlan, PlannedDevice};
-use super::report::Written;
+use super::report::WrittenWheel;
 use crate::archive::Wheel;
 use crate::options::Options;
 use crate::variant_json;
@@ -56,7 +56,7 @@ impl Outputs {
         Ok(Self { hosts, devices, time, _made: made })
     }
 
-    /// The final path of the host wheel that becomes of `wheel`.
+    /// The final path of the host wheel made from `wheel`.
     pub(super) fn host(&self, wheel: &Wheel) -> PathBuf {
         self.hosts.output(wheel.name.to_string())
     }
@@ -67,8 +67,8 @@ impl Outputs {
     }
 
     /// Writes a wheel into one of the stages.
-    fn write(&self, stage: &Stage, wheel: &NewWheel<'_>) -> Result<Written, Error> {
-        Ok(Written {
+    fn write(&self, stage: &Stage, wheel: &NewWheel<'_>) -> Result<WrittenWheel, Error> {
+        Ok(WrittenWheel {
             path: stage.output(&wheel.name),
             size: writer::write(stage.directory(), wheel, self.time)?,
             targets: Vec::new(),
@@ -77,7 +77,7 @@ impl Outputs {
     }
 
     /// Writes a host wheel.
-    pub(super) fn write_host(&self, wheel: &NewWheel<'_>) -> Result<Written, Error> {
+    pub(super) fn write_host(&self, wheel: &NewWheel<'_>) -> Result<WrittenWheel, Error> {
         self.write(&self.hosts, wheel)
     }
 
@@ -86,10 +86,10 @@ impl Outputs {
     pub(super) fn write_devices<'p>(
         &self,
         plan: &'p DevicePlan<'_>,
-    ) -> Result<Vec<(&'p str, Written)>, Error> {
+    ) -> Result<Vec<(&'p str, WrittenWheel)>, Error> {
         let stage = self.devices.as_ref().unwrap_or(&self.hosts);
         let write = |planned: &'p PlannedDevice<'_>| {
-            let wheel = Written {
+            let wheel = WrittenWheel {
                 targets: planned.targets.clone(),
                 extra: planned.extra.clone(),
                 ..self.write(stage, &planned.wheel)?
@@ -112,7 +112,11 @@ impl Outputs {
     }
 
     /// Gives all files their final names, host wheels last, since their extras name the device wheels.
-    pub(super) fn publish(self, plan: &DevicePlan<'_>, hosts: &[Written]) -> Result<(), Error> {
+    pub(super) fn publish(
+        self,
+        plan: &DevicePlan<'_>,
+        hosts: &[WrittenWheel],
+    ) -> Result<(), Error> {
         let indexes = plan.indexes.keys().map(String::as_str);
         let wheels = plan.wheels.iter().map(|planned| &*planned.wheel.name);
         let devices = Vec::from_iter(indexes.chain(wheels));

@@ -44,7 +44,7 @@ const SITE: &str = "site";
 const ELSEWHERE: &str = "elsewhere";
 
 /// One wheel, read and split.
-pub(super) struct Contents<'a> {
+pub(super) struct WheelContents<'a> {
     pub(super) wheel: &'a Wheel,
     /// The digests of its members.
     pub(super) digests: Vec<Digest>,
@@ -63,7 +63,7 @@ pub(super) struct Contents<'a> {
     pub(super) devices: Devices<'a>,
 }
 
-impl<'a> Contents<'a> {
+impl<'a> WheelContents<'a> {
     /// Unpacks `wheel` into the empty directory `scratch`, and splits what is there.
     pub(super) fn new(
         wheel: &'a Wheel,

@@ -18,10 +18,10 @@ use kpack_split::split::DebugFiles;
 use crate::options::Options;
 use crate::rocm;
 use apply::Outputs;
-use contents::Contents;
-use sources::Sources;
+use contents::WheelContents;
+use sources::WheelSources;
 
-pub use report::{Report, Written};
+pub use report::{Report, WrittenWheel};
 
 /// Splits wheels.
 ///
@@ -30,7 +30,7 @@ pub use report::{Report, Written};
 /// unsupported, or have no device code; [`Error::Io`]. No wheel has appeared under its final name then.
 pub fn split(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
     parallel::with_jobs(options.storage.jobs, || {
-        let sources = Sources::open(options)?;
+        let sources = WheelSources::open(options)?;
         let outputs = Outputs::lock(options, sources.distribution())?;
         let debug_files = DebugFiles::new(&options.storage.debug, true);
         let (mut all, mut hosts) = (Vec::new(), Vec::new());
@@ -38,7 +38,7 @@ pub fn split(options: &Options, progress: &dyn Progress) -> Result<Report, Error
         // A host wheel is written before the next wheel is unpacked: together, they can be larger than the disk.
         for (index, wheel) in sources.wheels.iter().enumerate() {
             sources::check(wheel, &outputs.host(wheel), &mut findings)?;
-            let contents = Contents::new(
+            let contents = WheelContents::new(
                 wheel,
                 outputs.scratch(index)?,
                 options,

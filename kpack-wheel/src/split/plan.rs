@@ -8,7 +8,7 @@ use kpack_core::{Error, Finding, Severity, ids};
 use kpack_format::{Selection, TargetId};
 use serde_json::Value;
 
-use super::contents::Contents;
+use super::contents::WheelContents;
 use super::report::warning;
 use crate::archive::Destination;
 use crate::options::Options;
@@ -35,8 +35,8 @@ pub(super) struct PlannedDevice<'a> {
     pub(super) extra: Option<String>,
 }
 
-/// The host wheel that becomes of a wheel: its metadata is last.
-pub(super) fn host<'a>(contents: &'a Contents<'_>) -> Result<NewWheel<'a>, Error> {
+/// The host wheel made from a wheel: its metadata is last.
+pub(super) fn host<'a>(contents: &'a WheelContents<'_>) -> Result<NewWheel<'a>, Error> {
     let (wheel, devices) = (contents.wheel, &contents.devices);
     let metadata = devices.host_metadata()?;
     let metadata_name = wheel.in_dist_info("METADATA");
@@ -75,7 +75,7 @@ pub(super) fn host<'a>(contents: &'a Contents<'_>) -> Result<NewWheel<'a>, Error
 /// The device wheels of all hosts, and wheel variants.
 pub(super) fn devices<'a>(
     options: &Options,
-    all: &'a [Contents<'_>],
+    all: &'a [WheelContents<'_>],
     findings: &mut Vec<Finding>,
 ) -> Result<DevicePlan<'a>, Error> {
     check_groups(options, all)?;
@@ -125,10 +125,10 @@ pub(super) fn devices<'a>(
 /// The wheels whose device wheels are written, and whether these are for any Python. The wheels of one version share device
 /// wheels if these have the same files; a note says where they do not.
 fn with_devices<'p, 'w>(
-    all: &'p [Contents<'w>],
+    all: &'p [WheelContents<'w>],
     findings: &mut Vec<Finding>,
-) -> Result<Vec<(&'p Contents<'w>, bool)>, Error> {
-    let mut versions: BTreeMap<_, Vec<&Contents<'_>>> = BTreeMap::new();
+) -> Result<Vec<(&'p WheelContents<'w>, bool)>, Error> {
+    let mut versions: BTreeMap<_, Vec<&WheelContents<'_>>> = BTreeMap::new();
     for contents in all {
         let name = &contents.wheel.name;
         let version = (&name.distribution, &name.version, &name.build, &name.platform);
@@ -163,7 +163,7 @@ fn with_devices<'p, 'w>(
 }
 
 /// Refuses groups with processors that no wheel has code for: their device wheels would lack them.
-fn check_groups(options: &Options, all: &[Contents<'_>]) -> Result<(), Error> {
+fn check_groups(options: &Options, all: &[WheelContents<'_>]) -> Result<(), Error> {
     let devices = all.iter().flat_map(|contents| contents.devices.iter());
     let targets = devices.flat_map(|device| &device.targets);
     let found: BTreeSet<TargetId> = targets.map(TargetId::package_owner).collect();

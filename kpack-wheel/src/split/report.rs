@@ -18,7 +18,7 @@ pub struct Report {
     /// The fat wheels.
     pub inputs: Vec<(PathBuf, u64)>,
     /// The device wheels, then the host wheels.
-    pub wheels: Vec<Written>,
+    pub wheels: Vec<WrittenWheel>,
     /// Notes, and problems that did not stop the run.
     pub findings: Vec<Finding>,
 }
@@ -26,7 +26,7 @@ pub struct Report {
 /// A wheel that was written.
 #[derive(Debug, Clone, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Written {
+pub struct WrittenWheel {
     /// The file.
     pub path: PathBuf,
     /// Its size in bytes.
@@ -40,8 +40,8 @@ pub struct Written {
 /// Warns where splitting saves little, project by project, and of files too large for PyPI.
 pub(super) fn warn_of_sizes(
     fat: &[Wheel],
-    hosts: &[Written],
-    devices: &[(&str, Written)],
+    hosts: &[WrittenWheel],
+    devices: &[(&str, WrittenWheel)],
     findings: &mut Vec<Finding>,
 ) {
     let projects: BTreeSet<&str> = fat.iter().map(|w| w.name.distribution.as_str()).collect();

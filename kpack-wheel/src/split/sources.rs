@@ -17,12 +17,12 @@ use crate::set::{self, ALL};
 use crate::vendor::ArchiveSources;
 
 /// The wheels, opened, and where archives are looked for.
-pub(super) struct Sources {
+pub(super) struct WheelSources {
     pub(super) wheels: Vec<Wheel>,
     pub(super) archives: ArchiveSources,
 }
 
-impl Sources {
+impl WheelSources {
     /// Checks the options and opens what they name.
     pub(super) fn open(options: &Options) -> Result<Self, Error> {
         check_options(options)?;
