@@ -5,6 +5,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, BufReader, BufWriter, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
+use std::path::Path;
 use std::rc::Rc;
 
 use kpack_format::TargetId;
@@ -18,6 +19,7 @@ use crate::Error;
 use crate::input::{RangeReader, SharedFile};
 use crate::publish::copy_range;
 use kpack_core::files::first_difference;
+use kpack_core::ids;
 use kpack_core::platform::FileExt;
 
 /// Bytes of a code object that are read at a time.
@@ -69,6 +71,8 @@ pub(super) enum BundleFailure {
     Bundle(BundleError),
     /// The scratch file cannot be written, which says nothing about the bundle.
     Scratch(Error),
+    /// It is sound, but kpack does not write bundles of this format.
+    Unsupported(Format),
 }
 
 impl From<BundleError> for BundleFailure {
@@ -84,11 +88,17 @@ impl From<Error> for BundleFailure {
 }
 
 impl BundleFailure {
-    /// The error of a file, with what `of_bundle` makes of that of a bundle.
-    pub(super) fn error(self, of_bundle: impl FnOnce(BundleError) -> Error) -> Error {
+    /// The error of the file at `path`, with what `of_bundle` makes of that of a bundle.
+    pub(super) fn error(self, path: &Path, of_bundle: impl FnOnce(BundleError) -> Error) -> Error {
         match self {
             Self::Bundle(error) => of_bundle(error),
             Self::Scratch(error) => error,
+            Self::Unsupported(format) => {
+                let text = format!(
+                    "kpack does not write bundles of its format, {format}; trim it with a newer version of kpack"
+                );
+                Error::rejected(ids::UNSUPPORTED_BINARY, path, text)
+            }
         }
     }
 }
@@ -322,8 +332,7 @@ impl TrimmedBundle {
                 (size, BundleBytes::Compressed { scratch: start..start + size, code })
             }
             format if !format.is_in_place() => {
-                let reason = format!("its format is {format}, which kpack does not write").into();
-                return Err(BundleError::Malformed { offset: 0, reason }.into());
+                return Err(BundleFailure::Unsupported(format));
             }
             _ => {
                 let code =

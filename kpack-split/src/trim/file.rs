@@ -223,7 +223,7 @@ fn new_bundles(
         let bundle = open_bundle(&mut reader, wrappers[0]).map_err(failed)?;
         ranges.insert(at, (bundles.len(), at..at.saturating_add(bundle.size)));
         let new = TrimmedBundle::plan(&bundle, at, keep, source);
-        bundles.push(new.map_err(|error| error.error(failed))?);
+        bundles.push(new.map_err(|error| error.error(path, failed))?);
     }
     Ok((bundles, ranges))
 }
@@ -236,8 +236,8 @@ fn bundle_file(path: &Path, file: &File, keep: &Keep, scratch: Scratch<'_>) -> R
         Bundle::read(&mut BufReader::new(RangeReader::new(file, 0..size)), size).map_err(failed)?;
     padding::check(path, file, 0..size, std::iter::once(0..bundle.size))?;
     let source = BundleSource::new(file, scratch, "");
-    let new =
-        TrimmedBundle::plan(&bundle, 0, keep, &source).map_err(|error| error.error(failed))?;
+    let new = TrimmedBundle::plan(&bundle, 0, keep, &source)
+        .map_err(|error| error.error(path, failed))?;
     let (size_after, bundles) = (new.size, vec![new]);
     if let Some(trim) = nothing_goes(path, &bundles, keep) {
         return Ok(trim);
@@ -329,7 +329,7 @@ fn in_data(
             });
             let (bundle, new) = match new {
                 Ok(planned) => planned,
-                Err(failure) => match failure.error(|error| bundle_error(path, "", error)) {
+                Err(failure) => match failure.error(path, |error| bundle_error(path, "", error)) {
                     Error::Refused { reason, .. } => return stay(&reason),
                     error => return Err(error),
                 },
