@@ -304,7 +304,7 @@ fn fat_binary(fat: &FatDescription, text: &mut Text) {
             wrapper.index.to_string(),
             format!("{:#x}", wrapper.bundle_offset),
             bundle.format.clone(),
-            size(bundle.size),
+            bundle.size.map_or_else(String::new, size),
             bundle.uncompressed_size.map_or_else(String::new, size),
             Vec::from_iter(targets).join(" "),
         ]
@@ -337,7 +337,7 @@ fn fat_binary(fat: &FatDescription, text: &mut Text) {
 fn split_binary(split: &SplitDescription, text: &mut Text) {
     text.line(count(split.wrappers.len() as u64, "wrapper"));
     if !split.kept.is_empty() {
-        let kept = split.kept.iter().map(|wrapper| wrapper.bundle.size).sum();
+        let kept = split.kept.iter().filter_map(|wrapper| wrapper.bundle.size).sum();
         text.line(format_args!(
             "{} of SPIR-V and other device code, {}, stay in it",
             size(kept),

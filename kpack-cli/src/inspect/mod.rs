@@ -99,7 +99,10 @@ pub fn inspect(path: &Path) -> Result<Inspection, Error> {
         Some(FileKind::Manifest) => {
             Content::Manifest(ManifestDescription::new(path, input::read_manifest(path)?))
         }
-        Some(FileKind::Bundle) => Content::Bundle((&bundle(path, file, size)?).into()),
+        Some(FileKind::Bundle) => {
+            let described = BundleDescription::from(&bundle(path, file, size)?);
+            Content::Bundle(BundleDescription { size: None, ..described })
+        }
         Some(FileKind::CodeObject) => code_object(path, file, size)?,
         None => {
             let found = if size == 0 { "empty" } else { "not recognised" };

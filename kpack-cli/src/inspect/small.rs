@@ -68,7 +68,9 @@ pub(crate) struct ManifestEntry {
 #[derive(Debug, Serialize)]
 pub(crate) struct BundleDescription {
     pub(crate) format: String,
-    pub(crate) size: u64,
+    /// `None` for a bundle in its own file: an [`Inspection`](super::Inspection) has the file's size already.
+    #[serde(skip_serializing_if = "Option::is_none")]
+    pub(crate) size: Option<u64>,
     /// Declared size of a compressed bundle's content.
     pub(crate) uncompressed_size: Option<u64>,
     /// Its entries, in table order.
@@ -92,7 +94,6 @@ pub(crate) struct CodeObjectDescription {
     pub(crate) abi_version: u8,
     /// The code object version; `None` for an unknown ABI version.
     pub(crate) code_object_version: Option<u8>,
-    pub(crate) size: u64,
     /// Number of its kernels, if it has symbols.
     pub(crate) kernel_count: Option<usize>,
 }
@@ -153,7 +154,7 @@ impl From<&Bundle> for BundleDescription {
         });
         Self {
             format: bundle.format.to_string(),
-            size: bundle.size,
+            size: Some(bundle.size),
             uncompressed_size: bundle.format.uncompressed_size(),
             entries: entries.collect(),
         }
@@ -169,7 +170,6 @@ impl CodeObjectDescription {
             abi_version,
             // ELFABIVERSION_AMDGPU_HSA_V2 is 0, and so on (LLVM's AMDGPU usage document).
             code_object_version: (abi_version <= 4).then(|| abi_version + 2),
-            size: code_object.size,
             kernel_count,
         }
     }

@@ -54,7 +54,12 @@ fn json_of_each_kind() {
     let mut text = String::new();
     for name in tree.snapshot().keys() {
         let shown = inspect::inspect(&tree.path(name)).unwrap();
-        text += &serde_json::to_string_pretty(&shown).unwrap();
+        let json = serde_json::to_string_pretty(&shown).unwrap();
+        let keys = json.lines().filter(|line| line.starts_with("  \""));
+        let mut keys = Vec::from_iter(keys.filter_map(|line| line.split(':').next()));
+        keys.sort_unstable();
+        assert!(keys.is_sorted_by(|a, b| a < b), "{name}: a key is there twice: {keys:?}");
+        text += &json;
         text += "\n";
     }
     let root = fs::canonicalize(tree.root()).unwrap();
