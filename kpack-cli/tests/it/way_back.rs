@@ -292,6 +292,39 @@ fn a_package_of_conda_is_named() {
     }
 }
 
+/// Given hostile descriptions of conda packages beside a sound one, then the doctor names the package of that, prints nothing of
+/// the others, and prints no command.
+#[test]
+fn hostile_descriptions_of_conda_packages_are_not_printed() {
+    let tree = split_prefix();
+    let files = [LIBRARY, "lib/.kpack/vec_lib_gfx942.kpack"];
+    let inside = tree.path("prefix").join(LIBRARY).display().to_string();
+    for (file, name, build, files) in [
+        ("escape", "evil\u{1b}", "0", &files[..]),
+        ("command", "evil; x", "0", &files),
+        ("line", "evil", "0\n", &files),
+        ("outside", "evil", "0", &["../../prefix/lib/libvec.so", "/lib/libvec.so", &inside]),
+        ("vec-2.0-h1_0", "vec", "h1_0", &files),
+    ] {
+        let meta = json!({
+            "name": name, "version": "2.0", "build": build, "files": files,
+            "channel": "https://conda.invalid/t/secret/a", "url": "https://u:secret@conda.invalid/a",
+        });
+        write(tree.path(&format!("prefix/conda-meta/{file}.json")), meta.to_string());
+    }
+    write(tree.path("prefix/conda-meta/damaged.json"), "[[[");
+    let made = Command::new("mkfifo").arg(tree.path("prefix/conda-meta/pipe.json")).status();
+    assert!(made.unwrap().success());
+    let doctor = words("doctor --arch gfx1201 prefix");
+    let said = said(&tree, &doctor);
+    let cause = "vec 2.0 (build h1_0) has no code for gfx1201 [device-package-missing]";
+    let help = "\nwhat to do: with the program that made this conda environment, install vec 2.0 (build h1_0) again";
+    assert!(said.contains(cause) && said.contains(help), "{said}");
+    assert!(!said.contains("evil") && !said.contains("secret"), "{said}");
+    let fix = kpack(&tree, &[doctor, words("--fix")].concat()).stdout;
+    assert!(fix.is_empty(), "{fix:?}");
+}
+
 /// Given descriptions of packages that links of an image lead out to, and a RECORD that cannot be read, then trim reads nothing
 /// outside, and says that it does not know the packages.
 #[test]
