@@ -2,7 +2,8 @@
 //!
 //! A run goes through four steps, which [`split()`] lists: `sources` opens the wheels, `contents` unpacks each and splits
 //! its binaries in a hidden directory, `plan` says as data which wheels there are, what is in each and what it requires, and
-//! `apply` writes them under hidden names. Then the device wheels are renamed, and the host wheels last, since their extras
+//! `apply` writes them under hidden names. The last three run for one wheel after the other, up to its host wheel; then the
+//! last two for the device wheels of all. Then the device wheels are renamed, and the host wheels last, since their extras
 //! name the device wheels.
 
 mod apply;
