@@ -1,4 +1,4 @@
-//! The second phase: compares what the shards have. It changes nothing.
+//! Compares what the shards have. It changes nothing.
 
 mod duplicates;
 mod host_files;

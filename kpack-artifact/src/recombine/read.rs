@@ -1,4 +1,4 @@
-//! The first phase: reads what the shards have of a component, and reports what is wrong with each artifact alone.
+//! Reads what the shards have of a component, and reports what is wrong with each artifact alone.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
