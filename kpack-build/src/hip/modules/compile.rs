@@ -23,8 +23,9 @@ use crate::hip::compile::words;
 use crate::hip::compiler::Compiler;
 use crate::hip::make_rule::{self, dependencies};
 
-/// Flags for a single code object rather than a bundle.
-const ONE_OBJECT: [&str; 2] = ["--no-gpu-bundle-output", "-c"];
+/// Flags for a single code object rather than a bundle. Without host code, it needs no symbol that ties it to some, whose
+/// name would depend on the path of `OUT_DIR`.
+const ONE_OBJECT: [&str; 3] = ["--no-gpu-bundle-output", "-fuse-cuid=none", "-c"];
 
 /// Precedes a flag for the host's pass, of which there is none.
 const FOR_HOST: &str = "-Xarch_host";
