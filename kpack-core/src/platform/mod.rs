@@ -6,9 +6,9 @@
 mod system;
 
 pub use system::{
-    FileExt, FileTypeExt, MetadataExt, OsStrExt, OsStringExt, canonicalize, id_of, is_file_name,
-    is_pseudo_file_system, name_key, raise_open_files, readable, set_mode, set_mode_at,
-    shared_inode, shared_inode_at, symlink,
+    FileExt, FileTypeExt, MetadataExt, OsStrExt, OsStringExt, canonicalize, changed_at, id_of,
+    is_file_name, is_pseudo_file_system, name_key, raise_open_files, readable, set_mode,
+    set_mode_at, shared_inode, shared_inode_at, symlink,
 };
 pub(crate) use system::{
     Handle, begin_flush, display_adapters, free_space, is_disk_failure, is_name_too_long,

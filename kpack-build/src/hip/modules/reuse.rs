@@ -7,7 +7,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
-use std::fs::{self, File};
+use std::fs;
 use std::io::{Read, Write};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
@@ -15,7 +15,7 @@ use std::time::{Duration, SystemTime};
 
 use kpack_core::Error;
 use kpack_core::parallel::lock;
-use kpack_core::platform::OsStrExt;
+use kpack_core::platform::{OsStrExt, changed_at};
 use kpack_core::publish::{Directory, Stage};
 use kpack_format::digest::{Blake3, Hasher};
 
@@ -44,7 +44,7 @@ pub(super) struct Object {
 /// The code objects of the modules of one name.
 pub(super) struct Kept {
     directory: Directory,
-    /// The digests of inputs, each read once; `None` if it cannot be read.
+    /// The digests of inputs when this build first read them; `None` if it cannot be read.
     digests: Mutex<BTreeMap<PathBuf, Option<Blake3>>>,
 }
 
@@ -109,7 +109,8 @@ impl Kept {
         publish(RECORD)
     }
 
-    /// The digests of these files; `None` if one may have changed since `begun`.
+    /// The digests of these files as they are now; `None` if one may have changed since `begun`, or has changed since this
+    /// build first read it: it may have been different again while the compiler read it.
     fn unchanged_since(
         &self,
         inputs: &[PathBuf],
@@ -118,9 +119,12 @@ impl Kept {
     ) -> Option<BTreeMap<PathBuf, Blake3>> {
         let digests = inputs.iter().map(|input| {
             let path = package.join(input);
-            let modified = fs::metadata(&path).ok()?.modified().ok()?;
-            let is_older = modified.checked_add(TICK)? < begun;
-            Some((input.clone(), self.digest_of(&path).filter(|_| is_older)?))
+            let digest = read_digest(&path)?;
+            // After reading, so that a change between the two is seen, too.
+            let changed = changed_at(&fs::metadata(&path).ok()?).ok()?;
+            let is_older = changed.checked_add(TICK)? < begun;
+            let first = *lock(&self.digests).entry(path).or_insert(Some(digest));
+            (is_older && first == Some(digest)).then(|| (input.clone(), digest))
         });
         digests.collect()
     }
@@ -128,11 +132,8 @@ impl Kept {
     fn digest_of(&self, path: &Path) -> Option<Blake3> {
         let known = lock(&self.digests).get(path).copied();
         known.unwrap_or_else(|| {
-            let mut bytes = Vec::new();
-            let read = File::open(path).and_then(|mut file| file.read_to_end(&mut bytes));
-            let digest = read.ok().map(|_| digest(&bytes));
-            lock(&self.digests).insert(path.to_owned(), digest);
-            digest
+            let digest = read_digest(path);
+            *lock(&self.digests).entry(path.to_owned()).or_insert(digest)
         })
     }
 
@@ -159,6 +160,11 @@ fn file_name(pair: &Pair<'_>, ending: &str) -> String {
 /// The name of the code object of `pair`.
 pub(super) fn code_name(pair: &Pair<'_>) -> String {
     file_name(pair, CODE)
+}
+
+/// The digest of a file as it is now; `None` if it cannot be read.
+fn read_digest(path: &Path) -> Option<Blake3> {
+    fs::read(path).ok().map(|bytes| digest(&bytes))
 }
 
 fn digest(bytes: &[u8]) -> Blake3 {

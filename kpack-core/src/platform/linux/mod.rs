@@ -13,6 +13,7 @@ use std::os::fd::AsRawFd;
 use std::os::unix::fs::{OpenOptionsExt, PermissionsExt};
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
+use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
 use rustix::fs::{Advice, FlockOperation, OFlags, SeekFrom, flock, statvfs};
 use rustix::io::Errno;
@@ -41,6 +42,18 @@ fn identity_in(metadata: &Metadata) -> FileIdentity {
         size: metadata.len(),
         modified: (metadata.mtime(), metadata.mtime_nsec()),
     }
+}
+
+/// When a file was last written, renamed or otherwise changed. `cp -p` and `rsync -t` set only the time of the content.
+///
+/// # Errors
+/// The system does not say.
+pub fn changed_at(metadata: &Metadata) -> io::Result<SystemTime> {
+    let since = Duration::new(
+        u64::try_from(metadata.ctime()).unwrap_or_default(),
+        u32::try_from(metadata.ctime_nsec()).unwrap_or_default(),
+    );
+    Ok(metadata.modified()?.max(UNIX_EPOCH + since))
 }
 
 /// The number of names of an open file.

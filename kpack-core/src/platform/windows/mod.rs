@@ -9,7 +9,7 @@ use std::fs::{self, File, FileType, Metadata, OpenOptions, TryLockError};
 use std::io::{self, Seek, SeekFrom};
 use std::os::windows::fs::{OpenOptionsExt, symlink_dir, symlink_file};
 use std::path::{Path, PathBuf};
-use std::time::UNIX_EPOCH;
+use std::time::{SystemTime, UNIX_EPOCH};
 
 use kpack_format::names::fold_case;
 use winapi_util::file::information;
@@ -143,6 +143,14 @@ impl MetadataExt for Metadata {
     fn blocks(&self) -> u64 {
         self.len().div_ceil(512)
     }
+}
+
+/// When a file was last written or made. A copy that keeps the time of the content was made later.
+///
+/// # Errors
+/// The file system has no times.
+pub fn changed_at(metadata: &Metadata) -> io::Result<SystemTime> {
+    Ok(metadata.modified()?.max(metadata.created()?))
 }
 
 /// Kinds of files that Windows does not have in directories.

@@ -137,6 +137,44 @@ fn code_of_a_source_that_changed_meanwhile_is_not_reused() {
     assert_eq!(compilations(&tree), ALL[..2]);
 }
 
+/// A header that is another one while the first of four compilations runs, and as before when the others do.
+#[test]
+fn code_of_a_header_that_changed_between_compilations_is_not_reused() {
+    if !require::tool("clang++-19") {
+        return;
+    }
+    let tree = package();
+    let compiler = counting(&tree);
+    let script = fs::read_to_string(&compiler).unwrap();
+    let header = tree.path("include/global.h");
+    let with = |factor: u32| {
+        format!("#define __global__ __attribute__((global))\n#define FACTOR {factor}\n")
+    };
+    let hip = build_for_two(&tree, &[("HIPCXX", &compiler), ("NUM_JOBS", "1")]);
+    modules(&hip);
+    compilations(&tree);
+
+    // The time of the content shows nothing.
+    fs::write(tree.path("other.h"), with(7)).unwrap();
+    let old = fs::File::options().append(true).open(tree.path("other.h")).unwrap();
+    old.set_modified(SystemTime::now() - Duration::from_secs(9)).unwrap();
+    let first = format!(
+        "case \"$*\" in *' -dependency-file '*) cp -p {} {}; sleep 0.1 ;; esac\nexec clang++-19",
+        tree.path("other.h").display(),
+        header.display()
+    );
+    let changing = script.replace("exec clang++-19", &first);
+    assert_ne!(changing, script);
+    fs::write(&header, with(3)).unwrap();
+    fs::write(&compiler, changing).unwrap();
+    modules(&hip);
+    assert_eq!(compilations(&tree), ALL);
+    fs::write(&compiler, script).unwrap();
+    fs::write(&header, with(3)).unwrap();
+    modules(&hip);
+    assert_eq!(compilations(&tree), ALL);
+}
+
 #[test]
 fn warnings_are_repeated() {
     if !require::tool("clang++-19") {
