@@ -25,7 +25,7 @@ use super::modules::Foreign;
 /// | `HIPCXX` | the compiler; with a launcher in front, as `ccache clang++` |
 /// | `ROCM_PATH`, `HIP_PATH` | the ROCm installation: its compiler, headers, and library `amdhip64`; without them, see [`Rocm`](super::Rocm) |
 /// | `HIPFLAGS` | further flags, separated by spaces; quotes as in a shell, `#` starts no comment |
-/// | `KPACK_OFFLOAD_ARCH` | GPU targets, separated by `;`, `,` or spaces; they replace those that the script names |
+/// | `KPACK_OFFLOAD_ARCH` | GPU targets, separated by `;`, `,` or white space; they replace those that the script names |
 /// | `CXXFLAGS`, `CXXSTDLIB`, `AR`, `ARFLAGS` | flags, the C++ standard library and the archiver, as for the crate `cc`; also for one target, such as `CXXFLAGS_x86_64_unknown_linux_gnu` or `TARGET_AR` |
 ///
 /// `cc` computes the flags for the host from what Cargo says of the target and the profile, and runs the compiler within

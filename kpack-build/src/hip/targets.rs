@@ -37,7 +37,8 @@ impl Targets {
     fn with_nodes(hip: &Hip, environment: &Environment, nodes: &Path) -> Result<Self, Error> {
         let mut limits = BTreeMap::new();
         for (source, names) in &hip.limits {
-            let targets = read(names.iter().map(String::as_str))?;
+            let origin = format!("`file_for` of `{}`", source.display());
+            let targets = read(&origin, names.iter().map(String::as_str))?;
             if targets.is_empty() {
                 return Err(Error::usage(format!(
                     "`{}` is added by `file_for` without a GPU target; name some, or add it by `file`",
@@ -47,9 +48,11 @@ impl Targets {
             limits.insert(source.clone(), targets);
         }
         let variable = environment.get(VARIABLE).unwrap_or_default();
-        let mut all = read([&*variable.to_string_lossy()])?;
+        let mut origin = VARIABLE;
+        let mut all = read(origin, [&*variable.to_string_lossy()])?;
         if all.is_empty() {
-            all = read(hip.offload_archs.iter().map(String::as_str))?;
+            origin = "`offload_arch`";
+            all = read(origin, hip.offload_archs.iter().map(String::as_str))?;
         }
         let is_native = all.is_empty();
         if is_native {
@@ -114,15 +117,19 @@ fn native(environment: &Environment, nodes: &Path) -> Result<Vec<TargetId>, Erro
     Ok(targets)
 }
 
-/// The targets in lists, each once.
-fn read<'a>(lists: impl IntoIterator<Item = &'a str>) -> Result<Vec<TargetId>, Error> {
+/// The targets in lists, each once. `origin` says where the lists are.
+fn read<'a>(
+    origin: &str,
+    lists: impl IntoIterator<Item = &'a str>,
+) -> Result<Vec<TargetId>, Error> {
     let mut targets: Vec<TargetId> = Vec::new();
-    for name in lists.into_iter().flat_map(|list| list.split([';', ',', ' '])) {
+    let is_between = |c: char| c == ';' || c == ',' || c.is_whitespace();
+    for name in lists.into_iter().flat_map(|list| list.split(is_between)) {
         if name.is_empty() {
             continue;
         }
-        let target =
-            spelling::read_target(name).map_err(|error| Error::usage(error.to_string()))?;
+        let target = spelling::read_target(name)
+            .map_err(|error| Error::usage(format!("{origin}: {error}")))?;
         if !targets.contains(&target) {
             targets.push(target);
         }
@@ -154,7 +161,7 @@ mod tests {
 
     #[test]
     fn the_variable_then_the_build_script_then_the_machine() {
-        let variable = (VARIABLE, "gfx90a;gfx1201 gfx90a");
+        let variable = (VARIABLE, "gfx90a;gfx1201\tgfx90a\n");
         let empty = (VARIABLE, " ; ");
         let cross = [("HOST", "x86_64-unknown-linux-gnu"), ("TARGET", "aarch64-unknown-linux-gnu")];
         let overriding = ("HSA_OVERRIDE_GFX_VERSION", "10.3.0");
@@ -195,10 +202,21 @@ mod tests {
             let found = Vec::from_iter(found.iter().map(TargetId::to_string)).join(" ");
             assert_eq!(found, expected);
         }
-        for (names, reason) in [(&["gfx94"][..], "gfx94"), (&[], "a.hip")] {
-            let error = targets(Hip::new().file_for("a.hip", names.iter().copied()), &[]);
-            let error = error.unwrap_err().to_string();
-            assert!(error.contains(reason), "{error}");
+    }
+
+    #[test]
+    fn an_error_says_where_the_target_is() {
+        type Options = fn(&mut Hip) -> &mut Hip;
+        let none: Options = |hip| hip;
+        let variable = |value| [(VARIABLE, value)];
+        for (options, variables, expected) in [
+            (none, &variable("gfx94x1")[..], "KPACK_OFFLOAD_ARCH: `gfx94x1` is not"),
+            (|hip| hip.offload_arch("gfx94x1"), &[], "`offload_arch`: `gfx94x1` is not"),
+            (|hip| hip.file_for("a.hip", ["gfx94x1"]), &[], "`file_for` of `a.hip`: `gfx94x1`"),
+            (|hip| hip.file_for("a.hip", [""; 0]), &[], "`a.hip` is added by `file_for` without"),
+        ] {
+            let error = targets(options(&mut Hip::new()), variables).unwrap_err().to_string();
+            assert!(error.starts_with(expected), "{error}");
         }
     }
 }
