@@ -129,6 +129,7 @@ fn path_in(flags: &str) -> Option<PathBuf> {
 
 #[cfg(test)]
 mod tests {
+    use std::fs;
     use std::process::Command;
     use std::sync::atomic::AtomicUsize;
 
@@ -179,6 +180,28 @@ mod tests {
         assert_eq!((&*pipe).read(&mut left).unwrap(), 2);
         left[..2].sort_unstable();
         assert_eq!(&left[..2], b"+-");
+    }
+
+    #[cfg(unix)]
+    #[test]
+    fn only_a_pipe_has_tokens() {
+        use std::os::fd::AsRawFd;
+
+        let directory = tempfile::tempdir().unwrap();
+        let regular = directory.path().join("regular");
+        fs::write(&regular, "text").unwrap();
+        let opened = File::options().read(true).write(true).open(&regular).unwrap();
+        let descriptor = opened.as_raw_fd();
+        for flags in [
+            format!("-j4 --jobserver-auth={descriptor},{descriptor}"),
+            format!("-j4 --jobserver-auth=fifo:{}", regular.display()),
+            "-j4 --jobserver-auth=fifo:/dev/null".to_owned(),
+        ] {
+            let server = JobServer::named(&flags);
+            assert!(matches!(server.pipe, Pipe::Unusable), "{flags}: {server:?}");
+            assert_eq!(most_at_once(&server), 1, "{flags}");
+            assert_eq!(fs::read(&regular).unwrap(), b"text", "{flags}");
+        }
     }
 
     #[test]

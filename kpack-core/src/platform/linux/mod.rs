@@ -92,10 +92,15 @@ pub(crate) fn open(path: &Path) -> io::Result<File> {
 }
 
 /// Opens a FIFO, or the pipe behind an open descriptor, for reading and writing. Neither opening nor reading waits, and
-/// other users of the pipe do not notice.
+/// other users of the pipe do not notice. Refuses everything else: what is read from a file would be overwritten.
 pub(crate) fn open_pipe(path: &Path) -> io::Result<File> {
     let flags = OFlags::NONBLOCK.bits() as i32;
-    File::options().read(true).write(true).custom_flags(flags).open(path)
+    let file = File::options().read(true).write(true).custom_flags(flags).open(path)?;
+    if file.metadata()?.file_type().is_fifo() {
+        Ok(file)
+    } else {
+        Err(io::Error::new(io::ErrorKind::InvalidInput, "not a pipe"))
+    }
 }
 
 /// Sets permission bits.
