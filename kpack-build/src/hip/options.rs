@@ -121,9 +121,14 @@ impl Hip {
         path: impl AsRef<Path>,
         targets: impl IntoIterator<Item = impl Into<String>>,
     ) -> &mut Self {
+        let path = path.as_ref();
+        // A second call adds targets.
+        if !self.limits.contains_key(path) {
+            self.file(path);
+        }
         let limit = targets.into_iter().map(Into::into);
-        self.limits.entry(path.as_ref().to_owned()).or_default().extend(limit);
-        self.file(path)
+        self.limits.entry(path.to_owned()).or_default().extend(limit);
+        self
     }
 
     /// Adds an object that another program compiled to the library. If it has device code, that is split off, too.

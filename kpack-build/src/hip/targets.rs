@@ -205,6 +205,16 @@ mod tests {
     }
 
     #[test]
+    fn file_for_adds_targets_to_a_source() {
+        let mut hip = Hip::new();
+        hip.offload_archs(["gfx90a", "gfx942", "gfx1100"]);
+        hip.file_for("a.hip", ["gfx942"]).file_for("a.hip", ["gfx1100"]);
+        assert_eq!(hip.files, [Path::new("a.hip")]);
+        let found = targets(&hip, &[]).unwrap().of("a.hip".as_ref());
+        assert_eq!(Vec::from_iter(found.iter().map(TargetId::to_string)), ["gfx942", "gfx1100"]);
+    }
+
+    #[test]
     fn an_error_says_where_the_target_is() {
         type Options = fn(&mut Hip) -> &mut Hip;
         let none: Options = |hip| hip;

@@ -72,12 +72,13 @@ impl ModuleName {
 
 /// Checks the name of the module of Rust that is generated.
 pub(super) fn check_module_of_rust(name: &str) -> Result<(), Error> {
-    if is_identifier(name) && !KEYWORDS.contains(&name) {
+    // The generated code calls a macro of the crate `kpack`.
+    if is_identifier(name) && !KEYWORDS.contains(&name) && name != "kpack" {
         return Ok(());
     }
     Err(Error::usage(format!(
         "compile_modules(\"{}\"): the name becomes a module of Rust (expected an identifier: letters \
-         of ASCII, digits and `_`, no digit at the start, and no keyword); choose another name",
+         of ASCII, digits and `_`, no digit at the start, no keyword, and not `kpack`); choose another name",
         escaped(name)
     )))
 }
