@@ -211,3 +211,18 @@ impl fmt::Debug for Code {
         f.debug_struct("Code").field("target", &self.target).field("size", &size).finish()
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// More characters than the compiler has stack frames for constants.
+    const TEMPLATE: &CStr = c"_ZN7rocprim6detail17trampoline_kernelINS0_14default_configENS1_20scan_config_selectorIfEEZZNS1_9scan_implILNS1_25lookback_scan_determinismE0ELb0ELb0ES3_PfS8_fNS_4plusIvEEfEEDaPvRmT3_T4_T5_mT6_P12ihipStream_tbEvT1_";
+
+    #[test]
+    fn a_name_of_a_template_in_a_constant() {
+        const HAS: bool = has(&[c"other", TEMPLATE], TEMPLATE);
+        const LACKS: bool = has(&[c"other", TEMPLATE], c"_ZN7rocprim6detail");
+        assert_eq!((HAS, LACKS), (true, false));
+    }
+}

@@ -167,27 +167,6 @@ fn names_of_kernels() {
     }
 }
 
-/// More characters than the compiler has stack frames for constants.
-#[test]
-fn a_name_of_a_template() {
-    mod one {
-        kpack::modules_v1! {
-            kernels;
-            SCAN {
-                name: "scan",
-                bundle: &[0; 8],
-                targets: ["gfx1100"],
-                kernels: [c"_ZN7rocprim6detail17trampoline_kernelINS0_14default_configENS1_20scan_config_selectorIfEEZZNS1_9scan_implILNS1_25lookback_scan_determinismE0ELb0ELb0ES3_PfS8_fNS_4plusIvEEfEEDaPvRmT3_T4_T5_mT6_P12ihipStream_tbEvT1_"],
-                list: "a template",
-            }
-        }
-    }
-    const KERNEL: &CStr = one::kernels::SCAN.kernel(
-        c"_ZN7rocprim6detail17trampoline_kernelINS0_14default_configENS1_20scan_config_selectorIfEEZZNS1_9scan_implILNS1_25lookback_scan_determinismE0ELb0ELb0ES3_PfS8_fNS_4plusIvEEfEEDaPvRmT3_T4_T5_mT6_P12ihipStream_tbEvT1_",
-    );
-    assert_eq!(one::kernels::SCAN.kernels(), [KERNEL]);
-}
-
 #[test]
 fn lists() {
     let names = one::kernels::ALL.iter().map(|module| module.name());
