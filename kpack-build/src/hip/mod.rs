@@ -18,14 +18,22 @@ mod rocm;
 mod skip;
 mod targets;
 
+use std::collections::BTreeSet;
+use std::path::{Path, PathBuf};
+use std::sync::Mutex;
+
 use build::{Build, Kind};
 use environment::Environment;
-use kpack_core::Error;
+use kpack_core::parallel::lock;
+use kpack_core::{Error, escaped};
 
 pub use library::Library;
 pub use modules::Modules;
 pub use options::Hip;
 pub use rocm::Rocm;
+
+/// The directories of what this process, a build script, has built. Libraries and modules of one name would share one.
+static BUILT: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 impl Hip {
     /// Makes the static library `lib<name>.a`.
@@ -44,7 +52,7 @@ impl Hip {
     ///
     /// # Errors
     /// [`Error::Compiler`] if there is no compiler or the sources do not compile; [`Error::Usage`]
-    /// for invalid options; [`Error::Refused`] for objects that cannot be split before the link;
+    /// for invalid options, or a name that this build script has built; [`Error::Refused`] for objects that cannot be split before the link;
     /// [`Error::Io`].
     pub fn try_compile(&self, name: &str) -> Result<Library, Error> {
         self.build(name, Kind::Static)
@@ -98,7 +106,9 @@ impl Hip {
     /// another target; [`Error::Io`].
     pub fn try_compile_modules(&self, name: &str) -> Result<Modules, Error> {
         let environment = self.variables();
+        self.check_is_new(name, &environment)?;
         let modules = modules::Build::new(self, name, &environment)?.run()?;
+        self.add_built(modules.directory());
         if !self.silent {
             modules.emit();
         }
@@ -112,12 +122,36 @@ impl Hip {
         }
     }
 
+    /// Checks that nothing else was built under this name, whose files would vanish.
+    fn check_is_new(&self, name: &str, environment: &Environment) -> Result<(), Error> {
+        if self.environment.is_some() {
+            return Ok(());
+        }
+        let directory = build::directory_in(&build::out_dir(self, environment)?, name)?;
+        if !lock(&BUILT).contains(&directory) {
+            return Ok(());
+        }
+        Err(Error::usage(format!(
+            "`{}` was already built by this build script, and would be replaced; choose another name",
+            escaped(name)
+        )))
+    }
+
+    fn add_built(&self, directory: &Path) {
+        // With other variables, it is no build script.
+        if self.environment.is_none() {
+            lock(&BUILT).insert(directory.to_owned());
+        }
+    }
+
     fn build(&self, name: &str, kind: Kind) -> Result<Library, Error> {
         let environment = self.variables();
+        self.check_is_new(name, &environment)?;
         let library = match skip::reason(self, &environment) {
             Some(_) => build::skipped(self, name, &environment, kind)?,
             None => Build::new(self, name, &environment)?.run(kind)?,
         };
+        self.add_built(library.path().parent().unwrap_or(Path::new("")));
         if !self.silent {
             library.emit();
         }

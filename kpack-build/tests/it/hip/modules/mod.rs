@@ -285,6 +285,39 @@ fn a_source_for_some_targets() {
     assert!(text.contains("so `object` cannot add host.o"), "{text}");
 }
 
+/// The package whose build script a test plays in another process.
+const PACKAGE: &str = "KPACK_TEST_PACKAGE";
+
+/// Libraries and modules share the directory of their name.
+#[test]
+fn a_name_that_the_build_script_has_used() {
+    let name = "hip::modules::a_name_that_the_build_script_has_used";
+    if let Ok(root) = std::env::var(PACKAGE) {
+        let mut hip = Hip::new();
+        hip.files(["kernels/affine.hip"]).cargo_metadata(false).skip(true);
+        hip.try_compile_modules("kernels").unwrap();
+        hip.try_compile_modules("others").unwrap();
+        let errors = [
+            hip.try_compile_modules("kernels").unwrap_err(),
+            hip.try_compile("kernels").unwrap_err(),
+            hip.try_shared("others").unwrap_err(),
+        ];
+        let errors = errors.map(|error| error.in_one_line());
+        fs::write(Path::new(&root).join("errors"), errors.join("\n")).unwrap();
+        return;
+    }
+    let tree = package();
+    let mut script = Command::new(std::env::current_exe().unwrap());
+    script.args(["--exact", name]).env(PACKAGE, tree.root());
+    run(script.env("CARGO_MANIFEST_DIR", tree.root()).env("OUT_DIR", tree.path("out")));
+    let advice = "was already built by this build script, and would be replaced; choose another \
+                  name [usage]";
+    assert_eq!(
+        fs::read_to_string(tree.path("errors")).unwrap(),
+        format!("`kernels` {advice}\n`kernels` {advice}\n`others` {advice}")
+    );
+}
+
 #[test]
 fn names_that_are_no_identifiers() {
     let tree = package();
