@@ -18,7 +18,6 @@ use object::elf;
 
 use super::code::CodeForGpu;
 use super::machine::{Machine, Reader};
-use super::process::real;
 use super::rocm_loader::RocmLoader;
 use super::runtime::{HipRuntime, Loader, SHIM};
 use crate::root::is_absent;
@@ -320,6 +319,11 @@ fn split(
     let mut names = groups.iter().map(|group| group.marker.kernel_name.clone());
     let name = names.next().flatten().filter(|name| !is_object(name));
     Ok((Form::Split, code, name, archives, Kpacks::found_through(&kpacks)))
+}
+
+/// A path without symbolic links.
+pub(super) fn real(path: &Path) -> PathBuf {
+    path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
 #[cfg(test)]

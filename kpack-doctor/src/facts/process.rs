@@ -9,7 +9,7 @@ use kpack_format::TargetId;
 use kpack_split::elf::DeviceCode;
 use kpack_split::input::{self, FileKind, LinkedBinary, Prefix, or_refused};
 
-use super::binary::{Binary, Form};
+use super::binary::{Binary, Form, real};
 use super::dynamic_linker::{self, Loading};
 use super::machine::Reader;
 use super::runtime::{HipRuntime, Runtime, shim};
@@ -131,11 +131,6 @@ impl Process {
         }
         Ok(vec![process])
     }
-}
-
-/// A path without symbolic links.
-pub(super) fn real(path: &Path) -> PathBuf {
-    path.canonicalize().unwrap_or_else(|_| path.to_owned())
 }
 
 fn in_prefix(path: &Path, reader: &Reader) -> Result<Vec<Process>, Error> {
