@@ -1,4 +1,4 @@
-//! Memory of somebody else for a code object.
+//! A caller's buffer for a code object.
 
 #![allow(unsafe_code)]
 
@@ -6,7 +6,7 @@ use zstd::zstd_safe::WriteBuf;
 
 use crate::archive::Room;
 
-/// Memory of somebody else.
+/// A caller's buffer.
 pub(crate) struct Borrowed<'a>(pub(crate) &'a mut [u8]);
 
 impl Room for Borrowed<'_> {

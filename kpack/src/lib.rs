@@ -92,8 +92,7 @@ mod search;
 mod shim_mode;
 mod stderr;
 
-/// For kpack's own crates and macros: what the C interface needs besides, and what generated modules call. It is no part of the interface: it may change in any
-/// release.
+/// For kpack's own crates and for generated modules. It is no part of the interface: it may change in any release.
 #[doc(hidden)]
 pub mod internal {
     use std::ffi::CStr;

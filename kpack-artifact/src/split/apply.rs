@@ -86,7 +86,7 @@ struct WrittenModule {
     manifest: Option<u64>,
 }
 
-/// What threads do side by side.
+/// A task of one thread: all tasks of an artifact write different files.
 enum Task<'a> {
     Copy(&'a Output),
     Module(&'a Module),

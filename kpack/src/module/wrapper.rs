@@ -78,8 +78,8 @@ impl Wrapper {
     }
 
     pub(super) fn read(&self) -> Found {
-        // SAFETY: it is valid, and nobody writes it. What it has was not known when the program was compiled, so the
-        // compiler may not assume it.
+        // SAFETY: it is valid, and no code writes it. `kpack split` changes it in the file, so the compiler must not
+        // assume the content that it compiled.
         let record = unsafe { ptr::read_volatile(self.0.get()) };
         let content = match record.magic {
             MAGIC_FAT => Content::Bundle,
