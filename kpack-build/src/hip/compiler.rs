@@ -9,8 +9,9 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
+use super::command::error_line;
 use super::environment::{Environment, words};
-use super::rocm::{self, Origin, Place};
+use super::rocm::{self, Location, Origin};
 use kpack_core::Error;
 use kpack_core::platform::OsStrExt;
 use kpack_format::TargetId;
@@ -48,7 +49,7 @@ const OF_DEVICE_LIBRARIES: [&str; 6] =
     ["-nogpulib", "-nocudalib", "--no-offloadlib", "--rocm-", "--hip-", "-mcode-object-version="];
 
 /// The code that a compiler must be able to make.
-pub(super) struct Wanted<'a> {
+pub(super) struct Requirements<'a> {
     targets: &'a [TargetId],
     /// The flags of the build that affect device libraries.
     flags: Vec<OsString>,
@@ -56,7 +57,7 @@ pub(super) struct Wanted<'a> {
     environment: &'a Environment,
 }
 
-impl<'a> Wanted<'a> {
+impl<'a> Requirements<'a> {
     /// Code for `targets` with the package's flags.
     pub(super) fn new(
         targets: &'a [TargetId],
@@ -94,10 +95,10 @@ impl Compiler {
     }
 
     /// A compiler given by path. Missing features show up when it compiles.
-    pub(super) fn at(program: &Path, wanted: &Wanted<'_>) -> Self {
-        let rocm = rocm::named(wanted.environment);
+    pub(super) fn at(program: &Path, requirements: &Requirements<'_>) -> Self {
+        let rocm = rocm::named(requirements.environment);
         let compiler = Self::new(program.to_owned(), Vec::new(), rocm);
-        compiler.clone().fit(wanted).unwrap_or(compiler)
+        compiler.clone().fit(requirements).unwrap_or(compiler)
     }
 
     /// Finds a compiler. If `HIPCXX` is set, it is that one or none. Otherwise it is the first of these that supports
@@ -106,33 +107,33 @@ impl Compiler {
     ///
     /// # Errors
     /// [`Error::Compiler`] that lists everything tried.
-    pub(super) fn find(wanted: &Wanted<'_>) -> Result<Self, Error> {
-        Self::find_with(wanted, Path::new("/"))
+    pub(super) fn find(requirements: &Requirements<'_>) -> Result<Self, Error> {
+        Self::find_with(requirements, Path::new("/"))
     }
 
     /// As `find`, in the file system whose root is `system`.
-    fn find_with(wanted: &Wanted<'_>, system: &Path) -> Result<Self, Error> {
-        let environment = wanted.environment;
+    fn find_with(requirements: &Requirements<'_>, system: &Path) -> Result<Self, Error> {
+        let environment = requirements.environment;
         let path = environment.untracked("PATH").unwrap_or_default();
         if let Some(named) = environment.get("HIPCXX") {
-            return Self::named(&named, rocm::named(environment), wanted);
+            return Self::named(&named, rocm::named(environment), requirements);
         }
-        let places = rocm::places(environment, system);
+        let locations = rocm::locations(environment, system);
         let mut looked_at = vec!["HIPCXX: not set".to_owned()];
         looked_at.extend(rocm::not_set(environment));
-        looked_at.extend(places.iter().filter_map(|place| {
-            let problem = place.problem.as_ref()?;
-            Some(format!("{}: {problem}", place.name()))
+        looked_at.extend(locations.iter().filter_map(|location| {
+            let problem = location.problem.as_ref()?;
+            Some(format!("{}: {problem}", location.name()))
         }));
-        let candidates = candidates(&path, &places);
+        let candidates = candidates(&path, &locations);
         let mut missing: Vec<String> = Vec::new();
         for Candidate { name, program, rocm } in candidates {
             let Some(program) = program else {
                 missing.push(name);
                 continue;
             };
-            let compiler = Self::new(program, Vec::new(), rocm).fit(wanted);
-            match compiler.and_then(|compiler| compiler.with_linker(wanted)) {
+            let compiler = Self::new(program, Vec::new(), rocm).fit(requirements);
+            match compiler.and_then(|compiler| compiler.with_linker(requirements)) {
                 Ok(compiler) => return Ok(compiler),
                 Err(reason) => {
                     looked_at.extend(not_found(&mut missing));
@@ -146,24 +147,28 @@ impl Compiler {
              compiler (package `rocm-llvm` or `hipcc`), or a clang with the AMDGPU target and \
              lld (Debian: `apt-get install clang-19 lld-19`); or set HIPCXX to one; or build \
              for other targets",
-            wanted.names(),
+            requirements.names(),
             looked_at.join("\n  ")
         )))
     }
 
     /// The compiler that `HIPCXX` names.
-    fn named(named: &OsStr, rocm: Option<PathBuf>, wanted: &Wanted<'_>) -> Result<Self, Error> {
-        let path = wanted.environment.untracked("PATH").unwrap_or_default();
+    fn named(
+        named: &OsStr,
+        rocm: Option<PathBuf>,
+        requirements: &Requirements<'_>,
+    ) -> Result<Self, Error> {
+        let path = requirements.environment.untracked("PATH").unwrap_or_default();
         let (program, arguments) = program_and_arguments(&path, named)?;
         program
             .ok_or_else(|| "no such program".to_owned())
-            .and_then(|program| Self::new(program, arguments, rocm).without_spaces()?.fit(wanted))
-            .and_then(|compiler| compiler.with_linker(wanted))
+            .and_then(|program| Self::new(program, arguments, rocm).without_spaces()?.fit(requirements))
+            .and_then(|compiler| compiler.with_linker(requirements))
             .map_err(|problem| {
                 Error::Compiler(format!(
                     "HIPCXX is `{}`: {problem}; set it to a clang++ with the AMDGPU target that supports {}, or unset it",
                     Path::new(&named).display(),
-                    wanted.names(),
+                    requirements.names(),
                 ))
             })
     }
@@ -213,9 +218,9 @@ impl Compiler {
     }
 
     /// A command that asks the compiler something, with the variables of the build.
-    fn asked(&self, wanted: &Wanted<'_>) -> Command {
+    fn asked(&self, requirements: &Requirements<'_>) -> Command {
         let mut command = self.command();
-        command.env_clear().envs(wanted.environment.all()).stdin(Stdio::null());
+        command.env_clear().envs(requirements.environment.all()).stdin(Stdio::null());
         command
     }
 
@@ -233,39 +238,38 @@ impl Compiler {
     }
 
     /// Returns the compiler if it supports the targets, otherwise the reason.
-    fn fit(mut self, wanted: &Wanted<'_>) -> Result<Self, String> {
-        self.can_target_amdgcn(wanted)?;
-        self.device_libraries = device_libraries(&self, wanted)?;
+    fn fit(mut self, requirements: &Requirements<'_>) -> Result<Self, String> {
+        self.can_target_amdgcn(requirements)?;
+        self.device_libraries = device_libraries(&self, requirements)?;
         Ok(self)
     }
 
     /// Whether it takes a flag for the host and the GPU targets.
-    pub(super) fn supports(&self, flag: &OsStr, wanted: &Wanted<'_>) -> bool {
-        let mut command = self.asked(wanted);
+    pub(super) fn supports(&self, flag: &OsStr, requirements: &Requirements<'_>) -> bool {
+        let mut command = self.asked(requirements);
         command.args(["-x", "hip", "-nogpuinc", "-nogpulib", "-fsyntax-only", "-Werror"]);
-        if wanted.environment.target() != wanted.environment.host() {
-            command.arg(format!("--target={}", wanted.environment.target()));
+        if requirements.environment.target() != requirements.environment.host() {
+            command.arg(format!("--target={}", requirements.environment.target()));
         }
-        command.args(wanted.targets.iter().map(|target| format!("--offload-arch={target}")));
+        command.args(requirements.targets.iter().map(|target| format!("--offload-arch={target}")));
         // Flags for the link do nothing here.
         command.arg("-Wno-unused-command-line-argument").arg(flag).arg("/dev/null");
         command.output().is_ok_and(|output| output.status.success())
     }
 
     /// Checks that it can link device code. Distributions have lld in a package of its own, one for each version.
-    fn with_linker(self, wanted: &Wanted<'_>) -> Result<Self, String> {
+    fn with_linker(self, requirements: &Requirements<'_>) -> Result<Self, String> {
         // SPIR-V is translated instead.
-        let Some(target) = wanted.targets.iter().find(|target| !target.is_spirv()) else {
+        let Some(target) = requirements.targets.iter().find(|target| !target.is_spirv()) else {
             return Ok(self);
         };
-        let flags = wanted.flags.iter().cloned().chain(self.rocm_flags());
-        let mut command = compilation(&self, wanted, std::slice::from_ref(target), flags);
+        let flags = requirements.flags.iter().cloned().chain(self.rocm_flags());
+        let mut command = compilation(&self, requirements, std::slice::from_ref(target), flags);
         match command.args(["-c", "-o", "/dev/null"]).output() {
             Ok(output) if output.status.success() => Ok(self),
             Ok(output) => {
-                let text = String::from_utf8_lossy(&output.stderr);
-                let error = text.lines().find(|line| line.contains("error:"));
-                let error = error.unwrap_or("it failed");
+                let printed = String::from_utf8_lossy(&output.stderr);
+                let error = error_line(&printed).unwrap_or("it failed");
                 let advice =
                     if error.contains("lld") { "; install the lld of its version" } else { "" };
                 Err(format!("cannot link device code{advice} ({error})"))
@@ -287,8 +291,8 @@ impl Compiler {
     }
 
     /// Checks that the compiler has the AMDGPU target.
-    fn can_target_amdgcn(&self, wanted: &Wanted<'_>) -> Result<(), String> {
-        let mut command = self.asked(wanted);
+    fn can_target_amdgcn(&self, requirements: &Requirements<'_>) -> Result<(), String> {
+        let mut command = self.asked(requirements);
         command.arg("--print-targets");
         match command.output() {
             Err(error) => Err(format!("cannot be run: {error}")),
@@ -328,20 +332,21 @@ struct Candidate {
 }
 
 /// Where to look for a compiler, in order.
-fn candidates(path: &OsStr, places: &[Place]) -> Vec<Candidate> {
+fn candidates(path: &OsStr, locations: &[Location]) -> Vec<Candidate> {
     // The distribution's compilers are on the `PATH`, and know where their ROCm is.
-    let usable = |place: &&Place| place.problem.is_none() && place.from != Origin::System;
-    let (usual, chosen): (Vec<&Place>, Vec<&Place>) =
-        places.iter().filter(usable).partition(|place| place.from == Origin::Usual);
-    let in_rocm = |place: &Place| {
-        let root = place.root.clone();
-        rocm::compilers(&place.root).map(move |program| Candidate {
+    let usable =
+        |location: &&Location| location.problem.is_none() && location.from != Origin::System;
+    let (usual, chosen): (Vec<&Location>, Vec<&Location>) =
+        locations.iter().filter(usable).partition(|location| location.from == Origin::Usual);
+    let in_rocm = |location: &Location| {
+        let root = location.root.clone();
+        rocm::compilers(&location.root).map(move |program| Candidate {
             name: program.display().to_string(),
             program: program.is_file().then_some(program),
             rocm: Some(root.clone()),
         })
     };
-    let rocm = chosen.first().map(|place| place.root.clone());
+    let rocm = chosen.first().map(|location| location.root.clone());
     let on_path = |name: &str| Candidate {
         name: name.to_owned(),
         program: on_path(path, name.as_ref()),
@@ -386,28 +391,31 @@ fn on_path(path: &OsStr, name: &OsStr) -> Option<PathBuf> {
 ///
 /// # Errors
 /// The reason why the compiler does not fit.
-fn device_libraries(compiler: &Compiler, wanted: &Wanted<'_>) -> Result<Option<PathBuf>, String> {
+fn device_libraries(
+    compiler: &Compiler,
+    requirements: &Requirements<'_>,
+) -> Result<Option<PathBuf>, String> {
     let compiles = |targets: &[TargetId], more: Option<OsString>| {
-        compiles(compiler, wanted, targets, wanted.flags.iter().cloned().chain(more))
+        compiles(compiler, requirements, targets, requirements.flags.iter().cloned().chain(more))
     };
     let fails = |more: Option<OsString>| {
-        let each = wanted.targets.iter().cloned();
+        let each = requirements.targets.iter().cloned();
         Vec::from_iter(each.filter(|target| !compiles(std::slice::from_ref(target), more.clone())))
     };
-    if compiles(wanted.targets, None) {
+    if compiles(requirements.targets, None) {
         return Ok(None);
     }
     let unknown = fails(Some("-nogpulib".into()));
     if !unknown.is_empty() {
         return Err(format!("cannot compile for {}", names(&unknown)));
     }
-    let mut without = wanted.targets.to_vec();
+    let mut without = requirements.targets.to_vec();
     // Distributions' clang looks only in `/opt/rocm` and next to itself.
     let usr = Path::new("/usr");
     let roots = compiler.rocm.iter().map(PathBuf::as_path).chain([usr]);
     for directory in roots.flat_map(rocm::device_libraries).filter(|directory| directory.is_dir()) {
         let flag = device_library_flag(&directory);
-        if compiles(wanted.targets, Some(flag.clone())) {
+        if compiles(requirements.targets, Some(flag.clone())) {
             return Ok(Some(directory));
         }
         without = fails(Some(flag));
@@ -424,23 +432,23 @@ fn device_library_flag(directory: &Path) -> OsString {
 
 fn compiles(
     compiler: &Compiler,
-    wanted: &Wanted<'_>,
+    requirements: &Requirements<'_>,
     targets: &[TargetId],
     flags: impl Iterator<Item = OsString>,
 ) -> bool {
     let flags = flags.chain(compiler.rocm_flag()).chain(["-fsyntax-only".into()]);
-    let output = compilation(compiler, wanted, targets, flags).output();
+    let output = compilation(compiler, requirements, targets, flags).output();
     output.is_ok_and(|output| output.status.success())
 }
 
 /// The compilation of an empty source for the GPUs.
 fn compilation(
     compiler: &Compiler,
-    wanted: &Wanted<'_>,
+    requirements: &Requirements<'_>,
     targets: &[TargetId],
     flags: impl Iterator<Item = OsString>,
 ) -> Command {
-    let mut command = compiler.asked(wanted);
+    let mut command = compiler.asked(requirements);
     command.args(["-x", "hip", "--cuda-device-only", "-nogpuinc"]);
     command.args(targets.iter().map(|target| format!("--offload-arch={target}")));
     command.args(flags).arg("/dev/null");
@@ -459,7 +467,7 @@ mod tests {
 
     use kpack_tests::process;
 
-    use super::{Compiler, Environment, Wanted};
+    use super::{Compiler, Environment, Requirements};
 
     /// The program found and its ROCm installation, relative to `root`.
     fn found(root: &Path, variables: &[(&str, &str)]) -> (String, Option<String>) {
@@ -470,8 +478,8 @@ mod tests {
         }));
         let environment = Environment::of(all.into_iter().collect());
         let targets = ["gfx1100".parse().unwrap()];
-        let wanted = Wanted::new(&targets, &[], &environment);
-        let compiler = Compiler::find_with(&wanted, root).unwrap();
+        let requirements = Requirements::new(&targets, &[], &environment);
+        let compiler = Compiler::find_with(&requirements, root).unwrap();
         let shown = |path: &Path| {
             let inside = path.strip_prefix(root).unwrap();
             inside.display().to_string()
@@ -520,8 +528,8 @@ mod tests {
         let cases: [&[(&str, &str)]; 2] = [&[], &[("HIPCXX", "clang++-22")]];
         for variables in cases {
             let environment = environment(variables);
-            let wanted = Wanted::new(&targets, &[], &environment);
-            let error = Compiler::find_with(&wanted, root).unwrap_err().to_string();
+            let requirements = Requirements::new(&targets, &[], &environment);
+            let error = Compiler::find_with(&requirements, root).unwrap_err().to_string();
             assert!(error.contains("clang++-22"), "{error}");
             assert!(error.contains("install the lld of its version"), "{error}");
         }

@@ -82,6 +82,11 @@ impl Environment {
         self.text("TARGET").unwrap_or_else(|| self.host())
     }
 
+    /// Whether the build is for Windows, with mingw-w64.
+    pub(crate) fn is_for_windows(&self) -> bool {
+        self.target().contains("-windows-gnu")
+    }
+
     /// The names of the variables read.
     pub(crate) fn asked(&self) -> Vec<String> {
         self.asked.borrow().iter().cloned().collect()

@@ -5,8 +5,10 @@ use std::path::{Path, PathBuf};
 use std::process::Stdio;
 
 use super::compiler::Compiler;
-use super::environment::{Environment, words};
-use super::options::{Flag, Hip};
+use super::directories::BuildDirectories;
+use super::environment::Environment;
+use super::options::Hip;
+use super::toolchain::Toolchain;
 use kpack_core::Error;
 use kpack_core::platform::OsStrExt;
 use kpack_core::staging::workspaces;
@@ -59,32 +61,6 @@ const WITH_VALUE: [&str; 7] = ["-B", "-L", "-Xlinker", "-l", "--sysroot", "-isys
 /// Prefixes of flags for the host that clang rejects for a GPU.
 const OF_HOST: [&str; 2] = ["-fcf-protection", "-mbranch-protection="];
 
-/// The directories of a build.
-pub(super) struct BuildDirectories<'a> {
-    pub(super) package: &'a Path,
-    pub(super) out_dir: &'a Path,
-}
-
-/// The flags from the package and `HIPFLAGS`, including those that `supports` accepts of the package's optional ones.
-pub(super) fn own(
-    hip: &Hip,
-    environment: &Environment,
-    supports: impl Fn(&OsStr) -> bool,
-) -> Result<Vec<OsString>, Error> {
-    let more = environment.get("HIPFLAGS").unwrap_or_default();
-    let more = words("HIPFLAGS", &more)?;
-    let of_package = hip.flags.iter().filter_map(|flag| match flag {
-        Flag::Always(flag) => Some(flag),
-        Flag::IfSupported(flag) => supports(flag).then_some(flag),
-    });
-    Ok(of_package.cloned().chain(more).collect())
-}
-
-/// Whether the build is for Windows, with mingw-w64.
-pub(super) fn is_for_windows(environment: &Environment) -> bool {
-    environment.target().contains("-windows-gnu")
-}
-
 /// The flags of one build.
 pub(super) struct Flags {
     /// For every source, without its targets.
@@ -105,10 +81,10 @@ impl Flags {
     pub(super) fn new(
         hip: &Hip,
         mut build: cc::Build,
-        own: &[OsString],
-        compiler: &Compiler,
-        places: &BuildDirectories<'_>,
+        toolchain: &Toolchain,
+        directories: &BuildDirectories,
     ) -> Result<Self, Error> {
+        let (compiler, own) = (&toolchain.compiler, &toolchain.own_flags[..]);
         for (name, value) in &hip.defines {
             build.define(name, value.as_deref());
         }
@@ -162,13 +138,13 @@ impl Flags {
         let mut both = Vec::new();
         let includes: Vec<PathBuf> = include_flags(&compile).chain(include_flags(own)).collect();
         // Keep paths of this build out of debug information, messages and assertions.
-        for place in mapped(places, &includes) {
+        for place in mapped(directories, &includes) {
             both.push(joined("-ffile-prefix-map=", &place, "=."));
         }
         both.push("-fdebug-compilation-dir=.".into());
         // `cc` runs the compiler in the directory of this process.
-        if std::env::current_dir().is_ok_and(|directory| directory != places.package) {
-            both.push(joined("-working-directory=", places.package, ""));
+        if std::env::current_dir().is_ok_and(|current| current != directories.package) {
+            both.push(joined("-working-directory=", &directories.package, ""));
         }
         both.extend(compiler.rocm_flags());
         both.extend_from_slice(own);
@@ -185,7 +161,7 @@ impl Flags {
             include_directories: includes
                 .into_iter()
                 .filter(|directory| directory.is_absolute() && !is_of_system(directory))
-                .filter(|directory| !directory.starts_with(places.package))
+                .filter(|directory| !directory.starts_with(&directories.package))
                 .collect(),
         })
     }
@@ -216,9 +192,9 @@ pub(super) fn standard_library(
 /// The directories whose paths are mapped away in the compiler's output: the package, its
 /// workspaces, the build directory, and header directories elsewhere. The longest come last, since
 /// the last match wins.
-fn mapped(places: &BuildDirectories<'_>, includes: &[PathBuf]) -> Vec<PathBuf> {
-    let mut all = vec![places.package.to_owned(), places.out_dir.to_owned()];
-    all.extend(workspaces(places.package));
+fn mapped(directories: &BuildDirectories, includes: &[PathBuf]) -> Vec<PathBuf> {
+    let mut all = vec![directories.package.clone(), directories.out_dir.clone()];
+    all.extend(workspaces(&directories.package));
     for directory in includes {
         if directory.is_absolute() && !all.iter().any(|place| directory.starts_with(place)) {
             all.push(directory.clone());

@@ -5,9 +5,10 @@
 //! linker a host-only library. The device code goes into archives in `OUT_DIR`, where a program run
 //! by Cargo finds it. `kpack stage` makes a relocatable release.
 
-mod build;
-mod compile;
+mod command;
 mod compiler;
+mod directives;
+mod directories;
 mod environment;
 mod flags;
 mod library;
@@ -17,15 +18,17 @@ mod options;
 mod rocm;
 mod skip;
 mod targets;
+mod toolchain;
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use build::{Build, Kind};
 use environment::Environment;
 use kpack_core::parallel::lock;
 use kpack_core::{Error, escaped};
+use library::{Kind, LibraryBuild};
+use modules::ModulesBuild;
 
 pub use library::Library;
 pub use modules::Modules;
@@ -107,7 +110,7 @@ impl Hip {
     pub fn try_compile_modules(&self, name: &str) -> Result<Modules, Error> {
         let environment = self.variables();
         self.check_is_new(name, &environment)?;
-        let modules = modules::Build::new(self, name, &environment)?.run()?;
+        let modules = ModulesBuild::new(self, name, &environment)?.run()?;
         self.add_built(modules.directory());
         if !self.silent {
             modules.emit();
@@ -127,7 +130,7 @@ impl Hip {
         if self.environment.is_some() {
             return Ok(());
         }
-        let directory = build::directory_in(&build::out_dir(self, environment)?, name)?;
+        let directory = directories::output(self, name, environment)?;
         if !lock(&BUILT).contains(&directory) {
             return Ok(());
         }
@@ -148,8 +151,8 @@ impl Hip {
         let environment = self.variables();
         self.check_is_new(name, &environment)?;
         let library = match skip::reason(self, &environment) {
-            Some(_) => build::skipped(self, name, &environment, kind)?,
-            None => Build::new(self, name, &environment)?.run(kind)?,
+            Some(_) => library::skipped(self, name, &environment, kind)?,
+            None => LibraryBuild::new(self, name, &environment)?.run(kind)?,
         };
         self.add_built(library.path().parent().unwrap_or(Path::new("")));
         if !self.silent {

@@ -6,8 +6,6 @@ use std::path::{Path, PathBuf};
 
 use kpack_core::Spirv;
 
-use super::modules::Foreign;
-
 /// Compiles HIP sources into a host-only library and archives of their device code.
 ///
 /// `build.rs`:
@@ -35,7 +33,7 @@ use super::modules::Foreign;
 pub struct Hip {
     pub(super) files: Vec<PathBuf>,
     /// Device code of others, for modules.
-    pub(super) foreign: Vec<Foreign>,
+    pub(super) device_files: Vec<DeviceFile>,
     /// The targets of sources that are not for all of them.
     pub(super) limits: BTreeMap<PathBuf, Vec<String>>,
     /// Objects that are added as they are.
@@ -72,6 +70,16 @@ pub(super) enum Flag {
     IfSupported(OsString),
 }
 
+/// A file with device code that others compiled, for a module.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct DeviceFile {
+    /// The module, as the build script spells it.
+    pub(super) module: String,
+    pub(super) path: PathBuf,
+    /// The target of a code object, as the build script spells it; `None` for a bundle.
+    pub(super) target: Option<String>,
+}
+
 impl Hip {
     /// A build without sources.
     pub fn new() -> Self {
@@ -101,7 +109,11 @@ impl Hip {
         target: impl Into<String>,
         path: impl AsRef<Path>,
     ) -> &mut Self {
-        self.foreign.push(Foreign::code_object(name.into(), target.into(), path.as_ref()));
+        self.device_files.push(DeviceFile {
+            module: name.into(),
+            path: path.as_ref().to_owned(),
+            target: Some(target.into()),
+        });
         self
     }
 
@@ -109,7 +121,11 @@ impl Hip {
     /// [`compile_modules`](Self::compile_modules). A compressed bundle needs the crate `kpack-format` with its default
     /// feature `compression` as a build dependency.
     pub fn bundle(&mut self, name: impl Into<String>, path: impl AsRef<Path>) -> &mut Self {
-        self.foreign.push(Foreign::bundle(name.into(), path.as_ref()));
+        self.device_files.push(DeviceFile {
+            module: name.into(),
+            path: path.as_ref().to_owned(),
+            target: None,
+        });
         self
     }
 

@@ -70,10 +70,10 @@ impl Rocm {
 
     fn find_in(environment: &Environment, system: &Path) -> Result<Self, Error> {
         let mut looked_at = not_set(environment);
-        for place in places(environment, system) {
-            match Self::at(&place, environment) {
+        for location in locations(environment, system) {
+            match Self::at(&location, environment) {
                 Ok(found) => return Ok(found),
-                Err(reason) => looked_at.push(format!("{}: {reason}", place.name())),
+                Err(reason) => looked_at.push(format!("{}: {reason}", location.name())),
             }
         }
         Err(Error::Compiler(format!(
@@ -85,9 +85,9 @@ impl Rocm {
     }
 
     /// The installation at a place; otherwise what it lacks.
-    fn at(place: &Place, environment: &Environment) -> Result<Self, String> {
-        let root = &place.root;
-        if let Some(problem) = &place.problem {
+    fn at(location: &Location, environment: &Environment) -> Result<Self, String> {
+        let root = &location.root;
+        if let Some(problem) = &location.problem {
             return Err(problem.clone());
         }
         if !root.is_dir() {
@@ -96,7 +96,7 @@ impl Rocm {
         if !root.join(HEADER).is_file() {
             return Err(format!("no {HEADER}"));
         }
-        let is_for_windows = super::flags::is_for_windows(environment);
+        let is_for_windows = environment.is_for_windows();
         let libraries = libraries(root, environment)
             .ok_or_else(|| format!("no {}", list(file_names(RUNTIME, is_for_windows))))?;
         Ok(Self {
@@ -105,7 +105,7 @@ impl Rocm {
             libraries,
             device_libraries: device_libraries(root).find(|path| path.join("ockl.bc").is_file()),
             compiler: compilers(root).into_iter().find(|path| path.is_file()),
-            is_of_system: place.from == Origin::System,
+            is_of_system: location.from == Origin::System,
             is_for_windows,
         })
     }
@@ -186,14 +186,14 @@ pub(super) enum Origin {
 
 /// Where ROCm may be.
 #[derive(Debug, Clone, PartialEq, Eq)]
-pub(super) struct Place {
+pub(super) struct Location {
     pub(super) root: PathBuf,
     pub(super) from: Origin,
     /// Why it cannot be used.
     pub(super) problem: Option<String>,
 }
 
-impl Place {
+impl Location {
     fn new(root: PathBuf, from: Origin) -> Self {
         Self { root, from, problem: None }
     }
@@ -209,17 +209,17 @@ impl Place {
 
 /// The installation that a variable names.
 pub(super) fn named(environment: &Environment) -> Option<PathBuf> {
-    of_variables(environment).into_iter().next().map(|place| place.root)
+    of_variables(environment).into_iter().next().map(|location| location.root)
 }
 
-fn of_variables(environment: &Environment) -> Vec<Place> {
+fn of_variables(environment: &Environment) -> Vec<Location> {
     let place = |name: &'static str| {
         let root = PathBuf::from(environment.get(name)?);
         // Before ROCm 6, that was a directory in ROCm's.
         let parent = root.parent().filter(|parent| parent.join(HEADER).is_file());
         let is_inside = name == "HIP_PATH" && root.ends_with("hip");
         let root = parent.filter(|_| is_inside).map(Path::to_owned).unwrap_or(root);
-        Some(Place::new(root, Origin::Variable(name)))
+        Some(Location::new(root, Origin::Variable(name)))
     };
     VARIABLES.into_iter().filter_map(place).collect()
 }
@@ -233,41 +233,42 @@ pub(super) fn not_set(environment: &Environment) -> Vec<String> {
 }
 
 /// Where to look for ROCm, in order, in the file system whose root is `system`.
-pub(super) fn places(environment: &Environment, system: &Path) -> Vec<Place> {
+pub(super) fn locations(environment: &Environment, system: &Path) -> Vec<Location> {
     let named = of_variables(environment);
     if !named.is_empty() {
         return named;
     }
-    let mut places = Vec::new();
+    let mut locations = Vec::new();
     for name in OF_PYTHON {
         if let Some(root) = environment.get(name).map(PathBuf::from) {
             let wheels = of_wheels(&root);
             // Some distributions of conda have ROCm in the environment itself.
             if root.join(HEADER).is_file() {
-                places.extend(wheels);
-                places.push(Place::new(root, Origin::Wheel));
+                locations.extend(wheels);
+                locations.push(Location::new(root, Origin::Wheel));
             } else if wheels.is_empty() {
                 let problem = Some("no wheels of ROCm in it (`_rocm_sdk_devel`)".to_owned());
-                places.push(Place { problem, ..Place::new(root, Origin::Wheel) });
+                locations.push(Location { problem, ..Location::new(root, Origin::Wheel) });
             } else {
-                places.extend(wheels);
+                locations.extend(wheels);
             }
         }
     }
     let opt = system.join("opt");
-    places.push(Place::new(opt.join("rocm"), Origin::Usual));
+    locations.push(Location::new(opt.join("rocm"), Origin::Usual));
     let mut versions = Vec::from_iter(entries(&opt).into_iter().filter_map(|path| {
         let name = path.file_name()?.to_str()?.strip_prefix("rocm-")?.to_owned();
         Some((numbers(&name)?, path))
     }));
     versions.sort();
-    places.extend(versions.into_iter().rev().map(|(_, path)| Place::new(path, Origin::Usual)));
-    places.push(Place::new(system.join("usr"), Origin::System));
-    places
+    locations
+        .extend(versions.into_iter().rev().map(|(_, path)| Location::new(path, Origin::Usual)));
+    locations.push(Location::new(system.join("usr"), Origin::System));
+    locations
 }
 
 /// The installations in the packages of a Python environment.
-fn of_wheels(environment: &Path) -> Vec<Place> {
+fn of_wheels(environment: &Path) -> Vec<Location> {
     let mut packages = vec![environment.join("Lib/site-packages")];
     for library in ["lib", "lib64"] {
         let pythons = entries(&environment.join(library)).into_iter().filter(|path| {
@@ -276,21 +277,21 @@ fn of_wheels(environment: &Path) -> Vec<Place> {
         });
         packages.extend(pythons.map(|python| python.join("site-packages")));
     }
-    let mut places = Vec::new();
+    let mut locations = Vec::new();
     for packages in packages {
         let (core, devel) = (packages.join("_rocm_sdk_core"), packages.join("_rocm_sdk_devel"));
         if devel.is_dir() {
-            places.push(Place::new(devel, Origin::Wheel));
+            locations.push(Location::new(devel, Origin::Wheel));
         } else if core.is_dir() {
             let problem = "has no headers; run `rocm-sdk init`, which makes `_rocm_sdk_devel` beside it (it needs \
                            `pip install 'rocm[devel]'`)";
-            places.push(Place {
+            locations.push(Location {
                 problem: Some(problem.to_owned()),
-                ..Place::new(core, Origin::Wheel)
+                ..Location::new(core, Origin::Wheel)
             });
         }
     }
-    places
+    locations
 }
 
 /// The paths in a directory, sorted; none if it cannot be read.
@@ -310,7 +311,7 @@ pub(super) fn compilers(root: &Path) -> [PathBuf; 3] {
 pub(super) fn libraries(root: &Path, environment: &Environment) -> Option<PathBuf> {
     let target = environment.target();
     let arch = target.split('-').next().unwrap_or(ARCH);
-    let is_for_windows = super::flags::is_for_windows(environment);
+    let is_for_windows = environment.is_for_windows();
     let names = ["lib".to_owned(), "lib64".to_owned(), format!("lib/{arch}-linux-gnu")];
     let mut directories = names.into_iter().map(|name| root.join(name));
     directories.find(|directory| has_library(directory, RUNTIME, is_for_windows))

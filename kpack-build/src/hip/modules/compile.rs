@@ -4,7 +4,6 @@ use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
 use std::fmt::Write;
 use std::fs;
-use std::num::NonZeroUsize;
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::SystemTime;
@@ -14,14 +13,12 @@ use kpack_core::parallel;
 use kpack_core::platform::OsStrExt;
 use kpack_core::publish::Directory;
 use kpack_core::{Error, shown};
-use kpack_format::TargetId;
 use kpack_format::digest::{Blake3, Hasher};
 
-use super::Source;
-use super::reuse::{Kept, Object, code_name};
-use crate::hip::compile::words;
-use crate::hip::compiler::Compiler;
+use super::reuse::{Object, ObjectCache, Pair, code_name};
+use crate::hip::command::{command_line, error_line};
 use crate::hip::make_rule::{self, dependencies};
+use crate::hip::toolchain::Toolchain;
 
 /// Flags for a single code object rather than a bundle. Without host code, it needs no symbol that ties it to some, whose
 /// name would depend on the path of `OUT_DIR`.
@@ -44,25 +41,18 @@ const VARIABLES: [&str; 10] = [
     "ROCM_PATH",
 ];
 
-/// A source and a target.
-pub(super) struct Pair<'a> {
-    pub(super) source: &'a Source<'a>,
-    pub(super) target: TargetId,
-}
-
 /// What all calls of the compiler share.
 pub(super) struct Compilation<'a> {
-    pub(super) compiler: &'a Compiler,
+    pub(super) toolchain: &'a Toolchain,
     /// For device code, without its target.
     pub(super) flags: &'a [OsString],
     /// Where the compiler runs.
     pub(super) package: &'a Path,
     /// The variables of the build.
     pub(super) variables: &'a BTreeMap<OsString, OsString>,
-    pub(super) threads: NonZeroUsize,
     /// Where the compiler writes.
     pub(super) directory: &'a Directory,
-    pub(super) kept: &'a Kept,
+    pub(super) cache: &'a ObjectCache,
 }
 
 /// A call of the compiler that failed.
@@ -83,7 +73,7 @@ impl Compilation<'_> {
         let version = self.command().arg("--version").output();
         let version = version.map(|output| output.stdout).unwrap_or_default();
         let server = JobServer::of_process();
-        let results = parallel::with_jobs(self.threads, || {
+        let results = parallel::with_jobs(self.toolchain.threads, || {
             parallel::map(pairs, |pair| self.object(pair, &version, &server))
         });
         let mut objects = Vec::new();
@@ -113,7 +103,7 @@ impl Compilation<'_> {
     ) -> Result<Result<Object, Failure>, Error> {
         let flags = self.flags_for(pair);
         let digest = self.digest(version, &flags, pair.source.path);
-        if let Some(object) = self.kept.find(pair, &digest, self.package) {
+        if let Some(object) = self.cache.find(pair, &digest, self.package) {
             return Ok(Ok(object));
         }
         let code = self.directory.path().join(code_name(pair));
@@ -145,13 +135,13 @@ impl Compilation<'_> {
         inputs.dedup();
         let warnings = warnings(&output);
         let object = Object { code: read(&code)?, inputs, warnings };
-        self.kept.add(pair, digest, &object, self.package, begun, self.directory)?;
+        self.cache.add(pair, digest, &object, self.package, begun, self.directory)?;
         Ok(Ok(object))
     }
 
     /// The compiler in the package's directory, with the variables of the build.
     fn command(&self) -> Command {
-        let mut command = self.compiler.command();
+        let mut command = self.toolchain.compiler.command();
         command.env_clear().envs(self.variables);
         command.current_dir(self.package).stdin(Stdio::null());
         command
@@ -181,7 +171,7 @@ impl Compilation<'_> {
             hasher.update(bytes);
         };
         add(version);
-        add(words(&self.compiler.command()).as_bytes());
+        add(command_line(&self.toolchain.compiler.command()).as_bytes());
         add(self.package.as_os_str().as_bytes());
         add(source.as_os_str().as_bytes());
         for flag in flags {
@@ -199,13 +189,11 @@ impl Failure {
     fn new(output: &Output, command: &Command) -> Self {
         let printed = [&output.stdout[..], &output.stderr].concat();
         let printed = String::from_utf8_lossy(&printed).trim_end().to_owned();
-        let mut lines = printed.lines().filter(|line| !line.trim().is_empty());
-        let error = printed.lines().find(|line| line.contains("error:"));
-        let line = match error.or_else(|| lines.next()) {
-            Some(line) => line.trim().to_owned(),
+        let line = match error_line(&printed) {
+            Some(line) => line.to_owned(),
             None => format!("the compiler failed without a message ({})", output.status),
         };
-        Self { line, printed, command: words(command) }
+        Self { line, printed, command: command_line(command) }
     }
 }
 

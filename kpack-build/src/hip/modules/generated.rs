@@ -14,7 +14,7 @@ const MACRO: &str = "kpack::modules_v1!";
 
 /// Where the compiled crate finds the bundles.
 #[derive(Debug, Clone, Copy)]
-pub(super) enum Place<'a> {
+pub(super) enum BundleLocation<'a> {
     /// In `OUT_DIR`, which the compiler knows.
     InOutDir,
     /// In another directory.
@@ -25,7 +25,7 @@ pub(super) enum Place<'a> {
 pub(super) fn compiled(
     name: &str,
     contents: &[Contents],
-    place: Place<'_>,
+    location: BundleLocation<'_>,
 ) -> Result<String, Error> {
     let mut text = String::new();
     for module in contents {
@@ -34,11 +34,11 @@ pub(super) fn compiled(
             continue;
         }
         let file = module.file_name();
-        let bundle = match place {
-            Place::InOutDir => {
+        let bundle = match location {
+            BundleLocation::InOutDir => {
                 format!("concat!(env!(\"OUT_DIR\"), \"/kpack/{name}/{file}\")")
             }
-            Place::At(directory) => {
+            BundleLocation::At(directory) => {
                 let path = directory.join(&file);
                 let Some(path) = path.to_str() else {
                     let reason = "the name is not UTF-8, as paths in Rust must be; rename it";

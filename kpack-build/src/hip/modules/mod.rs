@@ -15,7 +15,6 @@ mod reuse;
 
 use std::collections::BTreeSet;
 use std::fs;
-use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use kpack_core::publish::{NewNames, Stage};
@@ -23,19 +22,19 @@ use kpack_core::staging::NATIVE_TARGETS;
 use kpack_core::{Error, shown};
 use kpack_format::TargetId;
 
-use super::build::{cannot_write, directory_in, out_dir};
-use super::compiler::{Compiler, Wanted};
+use super::directives;
+use super::directories::BuildDirectories;
 use super::environment::Environment;
-use super::flags::{self, BuildDirectories, Flags};
+use super::flags::Flags;
 use super::options::Hip;
 use super::skip;
 use super::targets::Targets;
-use compile::{Compilation, Pair};
+use super::toolchain::Toolchain;
+use compile::Compilation;
 use contents::{Contents, Part};
-use names::ModuleName;
-use reuse::Kept;
-
-pub(super) use foreign::Foreign;
+use generated::BundleLocation;
+use names::{ModuleName, Source};
+use reuse::{ObjectCache, Pair};
 
 /// The generated file.
 const GENERATED: &str = "modules.rs";
@@ -65,42 +64,32 @@ impl Modules {
 
     /// Prints the directives, for Cargo to read.
     pub(super) fn emit(&self) {
-        for directive in &self.directives {
-            println!("{directive}");
-        }
+        directives::print(&self.directives);
     }
 }
 
-/// A source, and the name of its module.
-struct Source<'a> {
-    name: ModuleName,
-    path: &'a Path,
-}
-
 /// Everything known before the first file is written.
-pub(super) struct Build<'a> {
+pub(super) struct ModulesBuild<'a> {
     hip: &'a Hip,
     name: &'a str,
     environment: &'a Environment,
     sources: Vec<Source<'a>>,
     /// The names of all modules, in the order in which the build script first names them.
     names: Vec<ModuleName>,
-    package: PathBuf,
-    out_dir: PathBuf,
-    /// The final directory.
-    directory: PathBuf,
+    directories: BuildDirectories,
 }
 
-/// What there is to say to Cargo.
+/// What a build reports to Cargo.
 #[derive(Default)]
-struct Said {
+struct Report {
+    /// The files that it read.
     files: BTreeSet<PathBuf>,
     /// The targets, if they are those of this machine because nobody named any.
     native: Vec<TargetId>,
     warnings: Vec<String>,
 }
 
-impl<'a> Build<'a> {
+impl<'a> ModulesBuild<'a> {
     pub(super) fn new(
         hip: &'a Hip,
         name: &'a str,
@@ -115,36 +104,32 @@ impl<'a> Build<'a> {
             )));
         }
         let sources = names::of_sources(&hip.files)?;
-        let names = names::all(&sources, &hip.foreign)?;
+        let names = names::all(&sources, &hip.device_files)?;
         if names.is_empty() {
             return Err(Error::usage(format!(
                 "modules `{name}` have no sources; add them with `file`, or device code with \
                  `code_object` or `bundle`"
             )));
         }
-        let package = environment.directory("CARGO_MANIFEST_DIR")?;
-        let out_dir = out_dir(hip, environment)?;
-        let directory = directory_in(&out_dir, name)?;
-        Ok(Self { hip, name, environment, sources, names, package, out_dir, directory })
+        let directories = BuildDirectories::new(hip, name, environment)?;
+        Ok(Self { hip, name, environment, sources, names, directories })
     }
 
     /// Builds the modules. On failure the previous build stays.
     pub(super) fn run(&self) -> Result<Modules, Error> {
-        let cannot_write = |error| match error {
-            Error::Io { action, source, .. } => cannot_write(&self.directory, action, &source),
-            error => error,
-        };
-        let mut said = Said::default();
+        let cannot_write = |error| self.directories.explain(error);
+        let mut report = Report::default();
         let skipped = skip::reason(self.hip, self.environment);
         if skipped.is_none() {
             self.check_files()?;
         }
-        let above = self.directory.parent().unwrap_or(Path::new(""));
-        let stage = Stage::lock(above, self.name).map_err(cannot_write)?.without_flushes();
+        let stage = Stage::lock(self.directories.above_output(), self.name)
+            .map_err(cannot_write)?
+            .without_flushes();
         // Recover from an interrupted build.
         stage.recover(self.name.as_ref()).map_err(cannot_write)?;
         stage.make(self.name).map_err(cannot_write)?;
-        let tree = Stage::beside(&self.directory).join(self.name);
+        let tree = Stage::beside(&self.directories.output).join(self.name);
         let write = |name: &str, bytes: &[u8]| {
             let path = tree.join(name);
             fs::write(&path, bytes).map_err(|e| cannot_write(Error::io(&path, "write", e)))
@@ -154,31 +139,34 @@ impl<'a> Build<'a> {
                 write(GENERATED, generated::skipped(self.name, &self.names, reason).as_bytes())?;
             }
             None => {
-                let kept = Kept::open(&stage, self.name).map_err(cannot_write)?;
-                let contents = self.contents(&stage, &kept, &mut said)?;
+                let cache = ObjectCache::open(&stage, self.name).map_err(cannot_write)?;
+                let contents = self.contents(&stage, &cache, &mut report)?;
                 for module in contents.iter().filter(|module| module.has_code()) {
                     write(&module.file_name(), &module.bundle())?;
                 }
-                let place = match self.hip.out_dir {
-                    Some(_) => generated::Place::At(&self.directory),
-                    None => generated::Place::InOutDir,
+                let location = match self.hip.out_dir {
+                    Some(_) => BundleLocation::At(&self.directories.output),
+                    None => BundleLocation::InOutDir,
                 };
-                if !said.native.is_empty() {
-                    let targets = said.native.iter().map(|target| format!("{target}\n"));
+                if !report.native.is_empty() {
+                    let targets = report.native.iter().map(|target| format!("{target}\n"));
                     write(NATIVE_TARGETS, targets.collect::<String>().as_bytes())?;
                 }
-                write(GENERATED, generated::compiled(self.name, &contents, place)?.as_bytes())?;
+                write(GENERATED, generated::compiled(self.name, &contents, location)?.as_bytes())?;
             }
         }
         stage.publish(&NewNames::new(&[self.name])).map_err(cannot_write)?;
-        Ok(Modules { directory: self.directory.clone(), directives: self.directives(said) })
+        Ok(Modules {
+            directory: self.directories.output.clone(),
+            directives: self.directives(&report),
+        })
     }
 
     /// Checks that all files exist, so that a wrong path is not one of many messages of the compiler.
     fn check_files(&self) -> Result<(), Error> {
         let sources = self.sources.iter().map(|source| source.path);
-        for path in sources.chain(self.hip.foreign.iter().map(Foreign::path)) {
-            let path = self.package.join(path);
+        for path in sources.chain(self.hip.device_files.iter().map(|file| &*file.path)) {
+            let path = self.directories.package.join(path);
             fs::metadata(&path).map_err(|e| Error::io(&path, "read", e))?;
         }
         Ok(())
@@ -188,8 +176,8 @@ impl<'a> Build<'a> {
     fn contents(
         &self,
         stage: &Stage,
-        kept: &Kept,
-        said: &mut Said,
+        cache: &ObjectCache,
+        report: &mut Report,
     ) -> Result<Vec<Contents>, Error> {
         let mut contents: Vec<Contents> = self.names.iter().cloned().map(Contents::new).collect();
         let mut add = |name: &ModuleName, part: Part| {
@@ -198,12 +186,13 @@ impl<'a> Build<'a> {
         };
         // Before the compiler, which takes longer.
         let mut given = Vec::new();
-        for foreign in &self.hip.foreign {
-            said.files.insert(foreign.path().to_owned());
-            given.push((ModuleName::new(foreign.name())?, foreign.read(&self.package, said)?));
+        for file in &self.hip.device_files {
+            report.files.insert(file.path.clone());
+            let parts = foreign::read(file, &self.directories.package, &mut report.warnings)?;
+            given.push((ModuleName::new(&file.module)?, parts));
         }
         if !self.sources.is_empty() {
-            for (name, part) in self.compile(stage, kept, said)? {
+            for (name, part) in self.compile(stage, cache, report)? {
                 add(&name, part)?;
             }
         }
@@ -213,7 +202,7 @@ impl<'a> Build<'a> {
             }
         }
         for module in &contents {
-            said.warnings.extend(module.warnings());
+            report.warnings.extend(module.warnings());
         }
         Ok(contents)
     }
@@ -222,33 +211,25 @@ impl<'a> Build<'a> {
     fn compile(
         &self,
         stage: &Stage,
-        kept: &Kept,
-        said: &mut Said,
+        cache: &ObjectCache,
+        report: &mut Report,
     ) -> Result<Vec<(ModuleName, Part)>, Error> {
         let targets = Targets::new(self.hip, self.environment)?;
-        said.warnings.extend(targets.warning());
-        said.native = targets.native().unwrap_or_default().to_vec();
-        let of_gpus = self.of_gpus(&targets, said)?;
-        let always = flags::own(self.hip, self.environment, |_| false)?;
-        let wanted = Wanted::new(&of_gpus, &always, self.environment);
-        let compiler = match &self.hip.compiler {
-            Some(compiler) => Compiler::at(compiler, &wanted),
-            None => Compiler::find(&wanted)?,
-        };
-        let own = flags::own(self.hip, self.environment, |flag| compiler.supports(flag, &wanted))?;
-        let mut build = compiler.build(self.environment, &Stage::beside(&self.directory));
+        report.warnings.extend(targets.warning());
+        report.native = targets.native().unwrap_or_default().to_vec();
+        let of_gpus = self.of_gpus(&targets, report)?;
+        let toolchain = Toolchain::choose(self.hip, self.environment, &of_gpus)?;
+        let hidden = Stage::beside(&self.directories.output);
+        let mut build = toolchain.compiler.build(self.environment, &hidden);
         build.cargo_metadata(!self.hip.silent);
-        let places = BuildDirectories { package: &self.package, out_dir: &self.out_dir };
-        let flags = Flags::new(self.hip, build, &own, &compiler, &places)?;
-        let jobs = self.environment.text("NUM_JOBS").and_then(|jobs| jobs.parse().ok());
+        let flags = Flags::new(self.hip, build, &toolchain, &self.directories)?;
         let compilation = Compilation {
-            compiler: &compiler,
+            toolchain: &toolchain,
             flags: &flags.device,
-            package: &self.package,
+            package: &self.directories.package,
             variables: self.environment.all(),
-            threads: jobs.unwrap_or(NonZeroUsize::MIN),
             directory: stage.directory(),
-            kept,
+            cache,
         };
         let pairs: Vec<Pair<'_>> = self
             .sources
@@ -263,21 +244,21 @@ impl<'a> Build<'a> {
         let mut parts = Vec::new();
         let mut warned = BTreeSet::new();
         for (pair, object) in pairs.iter().zip(compiled) {
-            said.files.insert(pair.source.path.to_owned());
-            said.files.extend(object.inputs);
+            report.files.insert(pair.source.path.to_owned());
+            report.files.extend(object.inputs);
             // Most warnings are the same for all targets.
             if warned.insert(object.warnings.clone()) {
-                said.warnings.extend(object.warnings);
+                report.warnings.extend(object.warnings);
             }
             let origin = shown(pair.source.path).to_string();
             parts.push((pair.source.name.clone(), Part::new(origin, &pair.target, object.code)?));
         }
-        kept.remove_others(&pairs)?;
+        cache.remove_others(&pairs)?;
         Ok(parts)
     }
 
     /// The targets to compile for. Programs load modules for their GPU, not SPIR-V.
-    fn of_gpus(&self, targets: &Targets, said: &mut Said) -> Result<Vec<TargetId>, Error> {
+    fn of_gpus(&self, targets: &Targets, report: &mut Report) -> Result<Vec<TargetId>, Error> {
         let (spirv, of_gpus): (Vec<TargetId>, Vec<TargetId>) =
             targets.all().iter().cloned().partition(TargetId::is_spirv);
         let Some(spirv) = spirv.first() else {
@@ -290,19 +271,17 @@ impl<'a> Build<'a> {
                  GPU, not SPIR-V; name the targets of GPUs"
             )));
         }
-        said.warnings.push(format!(
+        report.warnings.push(format!(
             "modules `{name}` have no code for {spirv}, because a program loads modules for its GPU"
         ));
         Ok(of_gpus)
     }
 
     /// The directives for Cargo. The program is linked with nothing.
-    fn directives(&self, said: Said) -> Vec<String> {
-        let files = said.files.iter().map(|path| format!("rerun-if-changed={}", path.display()));
-        let variables =
-            self.environment.asked().into_iter().map(|name| format!("rerun-if-env-changed={name}"));
-        let warnings = said.warnings.into_iter().map(|warning| format!("warning={warning}"));
-        let all = files.chain(variables).chain(warnings);
-        all.map(|directive| format!("cargo::{directive}")).collect()
+    fn directives(&self, report: &Report) -> Vec<String> {
+        let files = report.files.iter().map(PathBuf::as_path);
+        let mut all = directives::watch(files, self.environment);
+        all.extend(report.warnings.iter().map(|text| directives::warning(text)));
+        all
     }
 }

@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 
 use kpack_core::{Error, escaped, shown};
 
-use super::{Foreign, Source};
+use crate::hip::options::DeviceFile;
 
 /// Words that no module of Rust can be named (The Rust Reference, "Keywords").
 const KEYWORDS: [&str; 53] = [
@@ -21,6 +21,12 @@ const ALL: &str = "ALL";
 /// The name of a module of device code: that of its source, without the extension.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(super) struct ModuleName(String);
+
+/// A source, and the name of its module.
+pub(super) struct Source<'a> {
+    pub(super) name: ModuleName,
+    pub(super) path: &'a Path,
+}
 
 impl ModuleName {
     pub(super) fn new(name: &str) -> Result<Self, Error> {
@@ -107,10 +113,13 @@ pub(super) fn of_sources(files: &[PathBuf]) -> Result<Vec<Source<'_>>, Error> {
 }
 
 /// The names of all modules, each once.
-pub(super) fn all(sources: &[Source<'_>], foreign: &[Foreign]) -> Result<Vec<ModuleName>, Error> {
+pub(super) fn all(
+    sources: &[Source<'_>],
+    device_files: &[DeviceFile],
+) -> Result<Vec<ModuleName>, Error> {
     let mut names: Vec<ModuleName> = sources.iter().map(|source| source.name.clone()).collect();
-    for foreign in foreign {
-        let name = ModuleName::new(foreign.name())?;
+    for file in device_files {
+        let name = ModuleName::new(&file.module)?;
         let identifier = name.identifier();
         match names.iter().find(|known| known.identifier() == identifier) {
             Some(known) if *known == name => {}

@@ -17,9 +17,10 @@ use kpack_core::Error;
 use kpack_core::parallel::lock;
 use kpack_core::platform::{OsStrExt, changed_at};
 use kpack_core::publish::{Directory, Stage};
+use kpack_format::TargetId;
 use kpack_format::digest::{Blake3, Hasher};
 
-use super::compile::Pair;
+use super::names::Source;
 
 /// The first line of a record. Its number changes with what decides on reuse.
 const HEADER: &str = "kpack-build code object 1";
@@ -30,6 +31,12 @@ const RECORD: &str = "inputs";
 
 /// How much earlier than the clock the time of a changed file may be: kernels count it in ticks of at most 10 ms.
 const TICK: Duration = Duration::from_millis(10);
+
+/// A source and a target, which make one code object.
+pub(super) struct Pair<'a> {
+    pub(super) source: &'a Source<'a>,
+    pub(super) target: TargetId,
+}
 
 /// A code object, compiled now or before.
 #[derive(Debug, PartialEq, Eq)]
@@ -42,13 +49,13 @@ pub(super) struct Object {
 }
 
 /// The code objects of the modules of one name.
-pub(super) struct Kept {
+pub(super) struct ObjectCache {
     directory: Directory,
     /// The digests of inputs when this build first read them; `None` if it cannot be read.
     digests: Mutex<BTreeMap<PathBuf, Option<Blake3>>>,
 }
 
-impl Kept {
+impl ObjectCache {
     /// Those beside the directory that `stage` makes.
     pub(super) fn open(stage: &Stage, name: &str) -> Result<Self, Error> {
         let directory = stage.above().provide_below(format!(".{name}.objects").as_ref())?;

@@ -4,33 +4,69 @@
 //! If the build fails, the library and archives of the last build stay, so programs linked with it
 //! keep working.
 
+mod compile;
+
 use std::collections::BTreeSet;
 use std::ffi::OsString;
 use std::fs;
-use std::io;
-use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 
 use kpack_format::TargetId;
 use kpack_format::names::Group;
 
-use super::compile::{self, Compiled, Job};
-use super::compiler::{Compiler, Wanted};
+use super::command;
+use super::directives::{self, directive};
+use super::directories::{self, BuildDirectories};
 use super::environment::Environment;
-use super::flags::{self, BuildDirectories, Flags};
-use super::library::Library;
+use super::flags::{self, Flags};
 use super::options::Hip;
 use super::rocm;
 use super::targets::Targets;
+use super::toolchain::Toolchain;
 use crate::object_file;
+use compile::{Compilation, Compiled, Job};
 use kpack_core::publish::{Directory, NewNames, Stage, check_names};
 use kpack_core::staging::{INCLUDE_DIRECTORIES, NATIVE_TARGETS};
 use kpack_core::{DebugInfo, Error, ids};
 
-/// The directory in `OUT_DIR` that holds one directory per library.
-const DIRECTORY: &str = "kpack";
 /// The component of archives made by build scripts.
 const COMPONENT: &str = "lib";
+
+/// A host-only library and the archives of its device code.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub struct Library {
+    path: PathBuf,
+    kpack_dir: PathBuf,
+    module: String,
+    directives: Vec<String>,
+}
+
+impl Library {
+    /// Path of the static or shared library.
+    pub fn path(&self) -> &Path {
+        &self.path
+    }
+
+    /// The directory of the archives.
+    pub fn kpack_dir(&self) -> &Path {
+        &self.kpack_dir
+    }
+
+    /// The module that the archives are named after.
+    pub fn module(&self) -> &str {
+        &self.module
+    }
+
+    /// The `cargo::` directives, one per line.
+    pub fn directives(&self) -> &[String] {
+        &self.directives
+    }
+
+    /// Prints the directives, for Cargo to read.
+    pub(super) fn emit(&self) {
+        directives::print(&self.directives);
+    }
+}
 
 /// The kind of library to build.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -39,8 +75,8 @@ pub(super) enum Kind {
     Shared,
 }
 
-/// What was built.
-struct Made {
+/// What was built in the hidden directory.
+struct BuiltFiles {
     /// Of the library.
     file_name: String,
     compiled: Compiled,
@@ -49,28 +85,19 @@ struct Made {
 }
 
 /// Everything known before the first file is written.
-pub(super) struct Build<'a> {
+pub(super) struct LibraryBuild<'a> {
     hip: &'a Hip,
     name: &'a str,
     environment: &'a Environment,
     module: String,
-    compiler: Compiler,
+    toolchain: Toolchain,
     targets: Targets,
-    /// The flags from the package and `HIPFLAGS`.
-    own: Vec<OsString>,
-    /// The package's directory, in which the compiler runs.
-    package: PathBuf,
-    out_dir: PathBuf,
-    /// The library's final directory.
-    directory: PathBuf,
-    /// Where everything is made, in a hidden directory.
+    directories: BuildDirectories,
+    /// Where everything is made.
     hidden: PathBuf,
-    threads: NonZeroUsize,
-    /// Whether the program will run on Windows. Then the library keeps its device code, and the linked program is split.
-    is_for_windows: bool,
 }
 
-impl<'a> Build<'a> {
+impl<'a> LibraryBuild<'a> {
     pub(super) fn new(
         hip: &'a Hip,
         name: &'a str,
@@ -83,79 +110,54 @@ impl<'a> Build<'a> {
         }
         let module = module(hip, name, environment)?;
         let targets = Targets::new(hip, environment)?;
-        let package = environment.directory("CARGO_MANIFEST_DIR")?;
-        let out_dir = out_dir(hip, environment)?;
-        let always = flags::own(hip, environment, |_| false)?;
-        let wanted = Wanted::new(targets.all(), &always, environment);
-        let compiler = match &hip.compiler {
-            Some(compiler) => Compiler::at(compiler, &wanted),
-            None => Compiler::find(&wanted)?,
-        };
-        let own = flags::own(hip, environment, |flag| compiler.supports(flag, &wanted))?;
-        let threads = environment.text("NUM_JOBS").and_then(|jobs| jobs.parse().ok());
-        let directory = directory_in(&out_dir, name)?;
-        Ok(Self {
-            hip,
-            name,
-            environment,
-            module,
-            package,
-            hidden: Stage::beside(&directory).join(name),
-            directory,
-            out_dir,
-            targets,
-            own,
-            is_for_windows: flags::is_for_windows(environment),
-            threads: threads.unwrap_or(NonZeroUsize::MIN),
-            compiler,
-        })
+        let directories = BuildDirectories::new(hip, name, environment)?;
+        let toolchain = Toolchain::choose(hip, environment, targets.all())?;
+        let hidden = Stage::beside(&directories.output).join(name);
+        Ok(Self { hip, name, environment, module, toolchain, targets, directories, hidden })
     }
 
     /// Builds the library. On failure the previous build stays.
     pub(super) fn run(&self, kind: Kind) -> Result<Library, Error> {
-        let cannot_write = |error| match error {
-            Error::Io { action, source, .. } => self.cannot_write(action, &source),
-            error => error,
-        };
-        let above = self.directory.parent().unwrap_or(Path::new(""));
-        let stage = Stage::lock(above, self.name).map_err(|error| match error {
-            Error::Io { source, .. } => self.cannot_write("make", &source),
-            error => error,
-        })?;
+        let cannot_write = |error| self.directories.explain(error);
+        let stage =
+            Stage::lock(self.directories.above_output(), self.name).map_err(
+                |error| match error {
+                    Error::Io { source, .. } => self.directories.cannot_write("make", &source),
+                    error => error,
+                },
+            )?;
         let stage = stage.without_flushes();
         // Recover from an interrupted build.
         stage.recover(self.name.as_ref()).map_err(cannot_write)?;
         let tree = stage.make(self.name).map_err(cannot_write)?;
-        let made = self.make(kind, &tree)?;
+        let built = self.make(kind, &tree)?;
         stage.publish(&NewNames::new(&[self.name])).map_err(cannot_write)?;
         let mut library = Library {
-            path: self.directory.join(&made.file_name),
-            kpack_dir: self.directory.join(".kpack"),
+            path: self.directories.output.join(&built.file_name),
+            kpack_dir: self.directories.output.join(".kpack"),
             module: self.module.clone(),
             directives: Vec::new(),
         };
-        library.directives = self.directives(kind, made, &library);
+        library.directives = self.directives(kind, built, &library);
         Ok(library)
     }
 
     /// Makes the library and the archives in the hidden directory.
-    fn make(&self, kind: Kind, tree: &Directory) -> Result<Made, Error> {
+    fn make(&self, kind: Kind, tree: &Directory) -> Result<BuiltFiles, Error> {
         let objects = self.hidden.join("objects");
-        fs::create_dir_all(&objects).map_err(|e| self.cannot_write("make", &e))?;
-        let mut build = self.compiler.build(self.environment, &objects);
+        fs::create_dir_all(&objects).map_err(|e| self.directories.cannot_write("make", &e))?;
+        let compiler = &self.toolchain.compiler;
+        let mut build = compiler.build(self.environment, &objects);
         build.cargo_metadata(!self.hip.silent);
-        let places = BuildDirectories { package: &self.package, out_dir: &self.out_dir };
-        let flags = Flags::new(self.hip, build.clone(), &self.own, &self.compiler, &places)?;
+        let flags = Flags::new(self.hip, build.clone(), &self.toolchain, &self.directories)?;
         let jobs = self.jobs(&objects);
-        let compiled = compile::run(
-            build.clone(),
-            &self.compiler,
-            &flags.compile,
-            &jobs,
-            &self.package,
-            self.environment,
-            self.threads,
-        )?;
+        let compilation = Compilation {
+            toolchain: &self.toolchain,
+            flags: &flags.compile,
+            package: &self.directories.package,
+            variables: compiler.variables(self.environment),
+        };
+        let compiled = compilation.run(&build, &jobs)?;
         // A marker without code would be a fault.
         let (fat, without_code): (Vec<Job>, Vec<Job>) =
             jobs.into_iter().partition(|job| !job.targets.is_empty());
@@ -185,13 +187,11 @@ impl<'a> Build<'a> {
             self.leave(NATIVE_TARGETS, targets.iter().map(TargetId::to_string))?;
         }
         let standard_library = match kind {
-            Kind::Static => {
-                flags::standard_library(self.hip, self.environment, &self.compiler, &flags)
-            }
+            Kind::Static => flags::standard_library(self.hip, self.environment, compiler, &flags),
             // The compiler has linked it.
             Kind::Shared => None,
         };
-        Ok(Made { file_name, compiled, standard_library })
+        Ok(BuiltFiles { file_name, compiled, standard_library })
     }
 
     /// Leaves a file with these lines for `kpack stage`.
@@ -206,15 +206,11 @@ impl<'a> Build<'a> {
         let copy = |(number, object): (usize, &PathBuf)| {
             let name = object.file_name().unwrap_or_default().to_string_lossy();
             let to = directory.join(format!("added-{number}-{name}"));
-            let from = self.package.join(object);
+            let from = self.directories.package.join(object);
             fs::copy(&from, &to).map_err(|e| Error::io(&from, "copy", e))?;
             Ok(to)
         };
         self.hip.objects.iter().enumerate().map(copy).collect()
-    }
-
-    fn cannot_write(&self, action: &str, error: &io::Error) -> Error {
-        cannot_write(&self.directory, action, error)
     }
 
     /// One job for each source. Objects, and so kernels, are named after the sources' paths in the
@@ -223,7 +219,7 @@ impl<'a> Build<'a> {
         let mut names = BTreeSet::new();
         let mut jobs = Vec::new();
         for source in &self.hip.files {
-            let relative = source.strip_prefix(&self.package).unwrap_or(source);
+            let relative = source.strip_prefix(&self.directories.package).unwrap_or(source);
             let inside = relative.is_relative();
             let text = if inside {
                 relative.to_string_lossy().replace('/', "_")
@@ -246,12 +242,12 @@ impl<'a> Build<'a> {
     }
 
     fn split(&self, objects: &[PathBuf]) -> Result<(), Error> {
-        if self.is_for_windows || objects.is_empty() {
+        if self.environment.is_for_windows() || objects.is_empty() {
             return self.keep(objects);
         }
         let mut options = object_file::Options::new(&self.module, &self.hidden, objects);
         options.component = COMPONENT.to_owned();
-        options.storage.jobs = self.threads;
+        options.storage.jobs = self.toolchain.threads;
         options.storage.spirv = self.hip.spirv;
         options.flushes = false;
         if self.hip.strip_debug {
@@ -259,10 +255,11 @@ impl<'a> Build<'a> {
         }
         // Build scripts are compiled without optimisation, which makes zstd slow. Staging
         // compresses.
-        let Some(directory) = self.directory.to_str() else {
+        let output = &self.directories.output;
+        let Some(directory) = output.to_str() else {
             return Err(Error::rejected(
                 ids::UNREPRESENTABLE_PATH,
-                &self.directory,
+                output,
                 "the name is not UTF-8, as markers must be; rename it",
             ));
         };
@@ -282,7 +279,7 @@ impl<'a> Build<'a> {
     }
 
     fn link(&self, hosts: &[PathBuf], flags: &[OsString]) -> Result<String, Error> {
-        let (file_name, flag) = if self.is_for_windows {
+        let (file_name, flag) = if self.environment.is_for_windows() {
             let mut flag = OsString::from("-Wl,--out-implib,");
             flag.push(self.hidden.join(format!("lib{}.dll.a", self.name)));
             (format!("{}.dll", self.name), flag)
@@ -301,41 +298,33 @@ impl<'a> Build<'a> {
             arguments.push("-lamdhip64".into());
         }
         let what = format!("cannot link `{file_name}`");
-        compile::run_one(
-            self.compiler.command().args(arguments).current_dir(&self.package),
-            &what,
-        )?;
+        let mut compiler = self.toolchain.compiler.command();
+        command::run(compiler.args(arguments).current_dir(&self.directories.package), &what)?;
         Ok(file_name)
     }
 
     /// The directory of the HIP runtime.
     fn runtime(&self) -> Option<PathBuf> {
-        let rocm = self.compiler.rocm.as_ref()?;
+        let rocm = self.toolchain.compiler.rocm.as_ref()?;
         Some(rocm::libraries(rocm, self.environment).unwrap_or_else(|| rocm.join("lib")))
     }
 
     /// The directives for Cargo.
-    fn directives(&self, kind: Kind, made: Made, library: &Library) -> Vec<String> {
-        let compiled = made.compiled;
-        let mut all = Vec::new();
-        let mut say = |text: String| all.push(format!("cargo::{text}"));
+    fn directives(&self, kind: Kind, built: BuiltFiles, library: &Library) -> Vec<String> {
+        let compiled = built.compiled;
         let added = self.hip.files.iter().chain(&self.hip.objects);
         let sources: BTreeSet<&PathBuf> = added.chain(&compiled.included).collect();
-        for path in sources {
-            say(format!("rerun-if-changed={}", path.display()));
-        }
-        for name in self.environment.asked() {
-            say(format!("rerun-if-env-changed={name}"));
-        }
-        for warning in self.targets.warning().into_iter().chain(compiled.warnings) {
-            say(format!("warning={warning}"));
-        }
-        say(format!("rustc-link-search=native={}", self.directory.display()));
+        let mut all =
+            directives::watch(sources.into_iter().map(PathBuf::as_path), self.environment);
+        let warnings = self.targets.warning().into_iter().chain(compiled.warnings);
+        all.extend(warnings.map(|text| directives::warning(&text)));
+        let mut say = |text: String| all.push(directive(text));
+        say(format!("rustc-link-search=native={}", self.directories.output.display()));
         say(match kind {
             Kind::Static => format!("rustc-link-lib=static={}", self.name),
             Kind::Shared => format!("rustc-link-lib=dylib={}", self.name),
         });
-        if let Some(name) = made.standard_library {
+        if let Some(name) = built.standard_library {
             // As in `static:-bundle=stdc++`.
             let kind = if name.contains('=') { "" } else { "dylib=" };
             say(format!("rustc-link-lib={kind}{name}"));
@@ -360,17 +349,16 @@ pub(super) fn skipped(
     kind: Kind,
 ) -> Result<Library, Error> {
     let module = module(hip, name, environment)?;
-    let directory = directory_in(&out_dir(hip, environment)?, name)?;
+    let directory = directories::output(hip, name, environment)?;
     let ending = match kind {
         Kind::Static => "a",
         Kind::Shared => "so",
     };
-    let asked = environment.asked().into_iter();
     Ok(Library {
         path: directory.join(format!("lib{name}.{ending}")),
         kpack_dir: directory.join(".kpack"),
         module,
-        directives: asked.map(|name| format!("cargo::rerun-if-env-changed={name}")).collect(),
+        directives: directives::watch([], environment),
     })
 }
 
@@ -383,28 +371,4 @@ fn module(hip: &Hip, name: &str, environment: &Environment) -> Result<String, Er
     check_names(&module, COMPONENT)?;
     check_names(name, COMPONENT)?;
     Ok(module)
-}
-
-/// The build directory.
-pub(super) fn out_dir(hip: &Hip, environment: &Environment) -> Result<PathBuf, Error> {
-    hip.out_dir.clone().map_or_else(|| environment.directory("OUT_DIR"), Ok)
-}
-
-/// The final directory of what is built under `name`. The compiler runs in the package's directory, so it is absolute.
-pub(super) fn directory_in(out_dir: &Path, name: &str) -> Result<PathBuf, Error> {
-    let absolute = std::path::absolute(out_dir).map_err(|e| Error::io(out_dir, "find", e))?;
-    Ok(absolute.join(DIRECTORY).join(name))
-}
-
-/// The error for output that cannot be written into `OUT_DIR`.
-pub(super) fn cannot_write(directory: &Path, action: &str, error: &io::Error) -> Error {
-    Error::rejected(
-        ids::SYSTEM,
-        directory,
-        format!(
-            "cannot {action} this directory: {error}. A build script writes into OUT_DIR, \
-             which is in Cargo's target directory; make that writable, or choose another \
-             one (CARGO_TARGET_DIR)"
-        ),
-    )
 }

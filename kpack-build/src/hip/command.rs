@@ -1,0 +1,43 @@
+//! Programs that a build runs: their command lines and their failures, for messages.
+
+use std::fmt::Write;
+use std::path::Path;
+use std::process::{Command, ExitStatus, Stdio};
+
+use kpack_core::Error;
+
+/// Runs the compiler once and returns its output; `what` begins the error message.
+///
+/// # Errors
+/// [`Error::Compiler`] with everything that it printed.
+pub(super) fn run(command: &mut Command, what: &str) -> Result<Vec<u8>, Error> {
+    let output = command.stdin(Stdio::null()).output();
+    let output = output.map_err(|e| Error::io(command.get_program().as_ref(), "run", e))?;
+    if output.status.success() {
+        return Ok(output.stdout);
+    }
+    let printed = [output.stdout, output.stderr].concat();
+    Err(failed(what, output.status, &String::from_utf8_lossy(&printed), &command_line(command)))
+}
+
+/// The error of a program that failed.
+pub(super) fn failed(what: &str, status: ExitStatus, printed: &str, command: &str) -> Error {
+    let printed = printed.trim_end();
+    Error::Compiler(format!("{what} ({status}):\n{printed}\nThe command was: {command}"))
+}
+
+/// A program and its arguments.
+pub(super) fn command_line(command: &Command) -> String {
+    let mut text = Path::new(command.get_program()).display().to_string();
+    for argument in command.get_args() {
+        let _ = write!(text, " {}", Path::new(argument).display());
+    }
+    text
+}
+
+/// The line that says why a compiler failed: its first error, otherwise the first line that it printed.
+pub(super) fn error_line(printed: &str) -> Option<&str> {
+    let error = printed.lines().find(|line| line.contains("error:"));
+    let line = error.or_else(|| printed.lines().find(|line| !line.trim().is_empty()));
+    line.map(str::trim)
+}
