@@ -5,11 +5,12 @@ use std::path::Path;
 use super::environment::Environment;
 
 /// The lines that have Cargo run the build script again when a file or a variable changes.
-pub(super) fn watch<'a>(
-    files: impl IntoIterator<Item = &'a Path>,
+pub(super) fn watch(
+    files: impl IntoIterator<Item = impl AsRef<Path>>,
     environment: &Environment,
 ) -> Vec<String> {
-    let files = files.into_iter().map(|path| format!("rerun-if-changed={}", path.display()));
+    let files = files.into_iter();
+    let files = files.map(|path| format!("rerun-if-changed={}", path.as_ref().display()));
     let variables =
         environment.asked().into_iter().map(|name| format!("rerun-if-env-changed={name}"));
     files.chain(variables).map(directive).collect()

@@ -66,6 +66,7 @@ pub(super) fn output(hip: &Hip, name: &str, environment: &Environment) -> Result
     Ok(absolute.join(DIRECTORY).join(name))
 }
 
-fn out_dir(hip: &Hip, environment: &Environment) -> Result<PathBuf, Error> {
+/// `OUT_DIR`, or the one that takes its place.
+pub(super) fn out_dir(hip: &Hip, environment: &Environment) -> Result<PathBuf, Error> {
     hip.out_dir.clone().map_or_else(|| environment.directory("OUT_DIR"), Ok)
 }

@@ -206,12 +206,12 @@ fn mapped(directories: &BuildDirectories, includes: &[PathBuf]) -> Vec<PathBuf> 
 }
 
 /// Whether a directory belongs to the system, so its path is the same on all machines.
-fn is_of_system(directory: &Path) -> bool {
+pub(super) fn is_of_system(directory: &Path) -> bool {
     ["/usr", "/opt"].iter().any(|root| directory.starts_with(root))
 }
 
 /// The header directories in flags.
-fn include_flags(flags: &[OsString]) -> impl Iterator<Item = PathBuf> {
+pub(super) fn include_flags(flags: &[OsString]) -> impl Iterator<Item = PathBuf> {
     let mut flags = flags.iter();
     std::iter::from_fn(move || {
         loop {

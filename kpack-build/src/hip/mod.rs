@@ -11,6 +11,7 @@ mod directives;
 mod directories;
 mod environment;
 mod flags;
+mod inputs;
 mod library;
 mod make_rule;
 mod modules;
@@ -52,6 +53,8 @@ impl Hip {
     }
 
     /// Makes the static library `lib<name>.a` and the archives of its device code.
+    ///
+    /// If it fails, a build script may go on without the library. Cargo runs it again once a source has changed.
     ///
     /// # Errors
     /// [`Error::Compiler`] if there is no compiler or the sources do not compile; [`Error::Usage`]
@@ -101,7 +104,8 @@ impl Hip {
     /// needs no file but itself.
     ///
     /// What has not changed since the last build is not compiled again: the compiler's version, its arguments, and the
-    /// content of all files that it read. If the build fails, the modules of the last one stay.
+    /// content of all files that it read. If the build fails, the modules of the last one stay, and a build script may go
+    /// on without new ones. Cargo runs it again once a source has changed.
     ///
     /// # Errors
     /// [`Error::Compiler`] if there is no compiler, or with all failures if sources do not compile; [`Error::Usage`] for
@@ -109,13 +113,12 @@ impl Hip {
     /// another target; [`Error::Io`].
     pub fn try_compile_modules(&self, name: &str) -> Result<Modules, Error> {
         let environment = self.variables();
-        self.check_is_new(name, &environment)?;
-        let modules = ModulesBuild::new(self, name, &environment)?.run()?;
-        self.add_built(modules.directory());
-        if !self.silent {
-            modules.emit();
-        }
-        Ok(modules)
+        self.reported(&environment, Modules::directives, || {
+            self.check_is_new(name, &environment)?;
+            let modules = ModulesBuild::new(self, name, &environment)?.run()?;
+            self.add_built(modules.directory());
+            Ok(modules)
+        })
     }
 
     fn variables(&self) -> Environment {
@@ -149,15 +152,35 @@ impl Hip {
 
     fn build(&self, name: &str, kind: Kind) -> Result<Library, Error> {
         let environment = self.variables();
-        self.check_is_new(name, &environment)?;
-        let library = match skip::reason(self, &environment) {
-            Some(_) => library::skipped(self, name, &environment, kind)?,
-            None => LibraryBuild::new(self, name, &environment)?.run(kind)?,
-        };
-        self.add_built(library.path().parent().unwrap_or(Path::new("")));
+        self.reported(&environment, Library::directives, || {
+            self.check_is_new(name, &environment)?;
+            let library = match skip::reason(self, &environment) {
+                Some(_) => library::skipped(self, name, &environment, kind)?,
+                None => LibraryBuild::new(self, name, &environment)?.run(kind)?,
+            };
+            self.add_built(library.path().parent().unwrap_or(Path::new("")));
+            Ok(library)
+        })
+    }
+
+    /// Prints the lines for Cargo of what `build` makes. If it fails, the caller may go on without it, and Cargo must run
+    /// the build script again once the sources have changed.
+    fn reported<T>(
+        &self,
+        environment: &Environment,
+        directives: impl FnOnce(&T) -> &[String],
+        build: impl FnOnce() -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let built = build();
         if !self.silent {
-            library.emit();
+            match &built {
+                Ok(built) => directives::print(directives(built)),
+                Err(_) => {
+                    let inputs = inputs::of_package(self, environment);
+                    directives::print(&directives::watch(inputs, environment));
+                }
+            }
         }
-        Ok(library)
+        built
     }
 }

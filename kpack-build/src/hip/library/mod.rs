@@ -61,11 +61,6 @@ impl Library {
     pub fn directives(&self) -> &[String] {
         &self.directives
     }
-
-    /// Prints the directives, for Cargo to read.
-    pub(super) fn emit(&self) {
-        directives::print(&self.directives);
-    }
 }
 
 /// The kind of library to build.
@@ -314,8 +309,7 @@ impl<'a> LibraryBuild<'a> {
         let compiled = built.compiled;
         let added = self.hip.files.iter().chain(&self.hip.objects);
         let sources: BTreeSet<&PathBuf> = added.chain(&compiled.included).collect();
-        let mut all =
-            directives::watch(sources.into_iter().map(PathBuf::as_path), self.environment);
+        let mut all = directives::watch(sources, self.environment);
         let warnings = self.targets.warning().into_iter().chain(compiled.warnings);
         all.extend(warnings.map(|text| directives::warning(&text)));
         let mut say = |text: String| all.push(directive(text));
@@ -358,7 +352,7 @@ pub(super) fn skipped(
         path: directory.join(format!("lib{name}.{ending}")),
         kpack_dir: directory.join(".kpack"),
         module,
-        directives: directives::watch([], environment),
+        directives: directives::watch([""; 0], environment),
     })
 }
 

@@ -61,11 +61,6 @@ impl Modules {
     pub fn directives(&self) -> &[String] {
         &self.directives
     }
-
-    /// Prints the directives, for Cargo to read.
-    pub(super) fn emit(&self) {
-        directives::print(&self.directives);
-    }
 }
 
 /// Everything known before the first file is written.
@@ -279,8 +274,7 @@ impl<'a> ModulesBuild<'a> {
 
     /// The directives for Cargo. The program is linked with nothing.
     fn directives(&self, report: &Report) -> Vec<String> {
-        let files = report.files.iter().map(PathBuf::as_path);
-        let mut all = directives::watch(files, self.environment);
+        let mut all = directives::watch(&report.files, self.environment);
         all.extend(report.warnings.iter().map(|text| directives::warning(text)));
         all
     }

@@ -318,6 +318,41 @@ fn a_name_that_the_build_script_has_used() {
     );
 }
 
+/// A build script may go on without what it cannot build. Cargo looks into directories, but not into the one with OUT_DIR.
+#[test]
+fn cargo_watches_the_sources_of_a_build_that_fails() {
+    let name = "hip::modules::cargo_watches_the_sources_of_a_build_that_fails";
+    if let Ok(kind) = std::env::var(PACKAGE) {
+        let mut hip = Hip::new();
+        hip.files(["kernels/affine.hip", "root.hip"]).include("include").include("/usr/include");
+        hip.flag("-Iflagged").offload_arch("gfx1100");
+        let is_error = match &kind[..] {
+            "modules" => hip.code_object("a", "gfx942", "a.co").try_compile_modules(&kind).is_err(),
+            "static" => hip.object("a.co").try_compile(&kind).is_err(),
+            _ => hip.object("a.co").try_shared(&kind).is_err(),
+        };
+        assert!(is_error);
+        return;
+    }
+    let tree = package();
+    for file in ["root.hip", "root.h", "a.co"] {
+        fs::write(tree.path(file), "").unwrap();
+    }
+    for kind in ["modules", "static", "shared"] {
+        let mut script = Command::new(std::env::current_exe().unwrap());
+        script.args(["--exact", "--nocapture", name]).env(PACKAGE, kind);
+        script.env("HIPCXX", "no-such-compiler").env("CARGO_MANIFEST_DIR", tree.root());
+        let printed = run(script.env("OUT_DIR", tree.path("out")));
+        let lines = |prefix| printed.lines().filter_map(move |line| line.strip_prefix(prefix));
+        assert_eq!(
+            Vec::from_iter(lines("cargo::rerun-if-changed=")),
+            ["a.co", "flagged", "include", "kernels", "kernels/affine.hip", "root.h", "root.hip"],
+            "{kind}: {printed}"
+        );
+        assert!(lines("cargo::rerun-if-env-changed=").any(|name| name == "DOCS_RS"), "{printed}");
+    }
+}
+
 #[test]
 fn names_that_are_no_identifiers() {
     let tree = package();
