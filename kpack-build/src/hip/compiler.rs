@@ -44,6 +44,30 @@ const OTHERS: [&str; 20] = [
     "clang++-12",
 ];
 
+/// Variables that change what the compilers make of their arguments: those of clang (its driver and `AMDGPU.cpp`), then
+/// those of `hipcc` (`hipBin_base.h`).
+pub(super) const VARIABLES: [&str; 19] = [
+    "CCC_OVERRIDE_OPTIONS",
+    "CLANG_NO_DEFAULT_CONFIG",
+    "COMPILER_PATH",
+    "CPATH",
+    "CPLUS_INCLUDE_PATH",
+    "C_INCLUDE_PATH",
+    "HIP_DEVICE_LIB_PATH",
+    "HIP_PATH",
+    "ROCM_PATH",
+    "SOURCE_DATE_EPOCH",
+    "DEVICE_LIB_PATH",
+    "HIPCC_COMPILE_FLAGS_APPEND",
+    "HIP_CLANG_PATH",
+    "HIP_COMPILER",
+    "HIP_COMPILE_CXX_AS_HIP",
+    "HIP_PLATFORM",
+    "HIP_ROCCLR_HOME",
+    "HIP_RUNTIME",
+    "HSA_PATH",
+];
+
 /// Prefixes of flags that select the device libraries to link.
 const OF_DEVICE_LIBRARIES: [&str; 6] =
     ["-nogpulib", "-nocudalib", "--no-offloadlib", "--rocm-", "--hip-", "-mcode-object-version="];

@@ -38,6 +38,11 @@ impl Environment {
         self.untracked(name)
     }
 
+    /// Variables that a program reads, whose change requires a rebuild.
+    pub(crate) fn watch(&self, names: &[&str]) {
+        self.asked.borrow_mut().extend(names.iter().map(|name| (*name).to_owned()));
+    }
+
     /// A variable for the target of the build, by the names that the crate `cc` tries. It may be empty.
     pub(crate) fn for_target(&self, name: &str) -> Option<OsString> {
         let target = self.target();

@@ -6,7 +6,7 @@ use std::num::NonZeroUsize;
 use kpack_core::Error;
 use kpack_format::TargetId;
 
-use super::compiler::{Compiler, Requirements};
+use super::compiler::{self, Compiler, Requirements};
 use super::environment::{Environment, words};
 use super::options::{Flag, Hip};
 
@@ -30,6 +30,7 @@ impl Toolchain {
         environment: &Environment,
         targets: &[TargetId],
     ) -> Result<Self, Error> {
+        environment.watch(&compiler::VARIABLES);
         let always = own_flags(hip, environment, |_| false)?;
         let requirements = Requirements::new(targets, &always, environment);
         let compiler = match &hip.compiler {

@@ -17,6 +17,7 @@ use kpack_format::digest::{Blake3, Hasher};
 
 use super::reuse::{Object, ObjectCache, Pair, code_name};
 use crate::hip::command::{command_line, error_line};
+use crate::hip::compiler;
 use crate::hip::make_rule::{self, dependencies};
 use crate::hip::toolchain::Toolchain;
 
@@ -26,20 +27,6 @@ const ONE_OBJECT: [&str; 3] = ["--no-gpu-bundle-output", "-fuse-cuid=none", "-c"
 
 /// Precedes a flag for the host's pass, of which there is none.
 const FOR_HOST: &str = "-Xarch_host";
-
-/// Variables that change what clang does without being in its arguments.
-const VARIABLES: [&str; 10] = [
-    "CCC_OVERRIDE_OPTIONS",
-    "COMPILER_PATH",
-    "CPATH",
-    "CPLUS_INCLUDE_PATH",
-    "C_INCLUDE_PATH",
-    "DEVICE_LIB_PATH",
-    "HIPCC_COMPILE_FLAGS_APPEND",
-    "HIP_DEVICE_LIB_PATH",
-    "HIP_PATH",
-    "ROCM_PATH",
-];
 
 /// What all calls of the compiler share.
 pub(super) struct Compilation<'a> {
@@ -177,7 +164,7 @@ impl Compilation<'_> {
         for flag in flags {
             add(flag.as_bytes());
         }
-        for name in VARIABLES {
+        for name in compiler::VARIABLES {
             let value = self.variables.get(OsStr::new(name));
             add(value.map_or(&[], |value| value.as_bytes()));
         }

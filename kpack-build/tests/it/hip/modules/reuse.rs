@@ -59,12 +59,16 @@ fn only_what_has_changed_is_compiled() {
     modules(hip.clone().offload_arch("gfx1030"));
     assert_eq!(compilations(&tree), ["affine.hip gfx1030", "reduce.hip gfx1030"]);
 
-    // A flag, and a variable of the compiler.
+    // A flag, and variables of the compilers, which Cargo watches.
     modules(hip.clone().flag("-DOTHER"));
     assert_eq!(compilations(&tree), ALL);
-    let more = [("HIPCXX", &compiler[..]), ("CPATH", "/usr/include")];
-    modules(build_for_two(&tree, &more).flag("-DOTHER"));
-    assert_eq!(compilations(&tree), ALL);
+    for name in ["CPATH", "SOURCE_DATE_EPOCH", "HIP_CLANG_PATH"] {
+        let more = [("HIPCXX", &compiler[..]), (name, "1")];
+        let built = modules(build_for_two(&tree, &more).flag("-DOTHER"));
+        assert_eq!(compilations(&tree), ALL, "{name}");
+        let watched = format!("cargo::rerun-if-env-changed={name}");
+        assert!(built.directives().contains(&watched), "{:?}", built.directives());
+    }
 }
 
 #[test]
