@@ -13,8 +13,10 @@ use kpack_core::parallel;
 use kpack_core::platform::OsStrExt;
 use kpack_core::publish::Directory;
 use kpack_core::{Error, shown};
+use kpack_format::TargetId;
 use kpack_format::digest::{Blake3, Hasher};
 
+use super::device_libraries::DeviceLibraries;
 use super::reuse::{Object, ObjectCache, Pair, code_name};
 use crate::hip::command::{command_line, error_line};
 use crate::hip::compiler;
@@ -56,12 +58,16 @@ impl Compilation<'_> {
     ///
     /// # Errors
     /// [`Error::Compiler`] that lists all failures; [`Error::Io`].
-    pub(super) fn run(&self, name: &str, pairs: &[Pair<'_>]) -> Result<Vec<Object>, Error> {
-        let version = self.command().arg("--version").output();
-        let version = version.map(|output| output.stdout).unwrap_or_default();
+    pub(super) fn run(
+        &self,
+        name: &str,
+        pairs: &[Pair<'_>],
+        libraries: &DeviceLibraries,
+    ) -> Result<Vec<Object>, Error> {
+        let identity = self.identity(libraries);
         let server = JobServer::of_process();
         let results = parallel::with_jobs(self.toolchain.threads, || {
-            parallel::map(pairs, |pair| self.object(pair, &version, &server))
+            parallel::map(pairs, |pair| self.object(pair, &identity, &server))
         });
         let mut objects = Vec::new();
         let mut failures = Vec::new();
@@ -85,11 +91,11 @@ impl Compilation<'_> {
     fn object(
         &self,
         pair: &Pair<'_>,
-        version: &[u8],
+        identity: &[u8],
         server: &JobServer,
     ) -> Result<Result<Object, Failure>, Error> {
         let flags = self.flags_for(pair);
-        let digest = self.digest(version, &flags, pair.source.path);
+        let digest = self.digest(identity, &flags, pair.source.path);
         if let Some(object) = self.cache.find(pair, &digest, self.package) {
             return Ok(Ok(object));
         }
@@ -136,6 +142,15 @@ impl Compilation<'_> {
 
     /// The flags for `pair`.
     fn flags_for(&self, pair: &Pair<'_>) -> Vec<OsString> {
+        let mut flags = self.flags_for_targets([&pair.target]);
+        flags.extend(ONE_OBJECT.map(OsString::from));
+        flags
+    }
+
+    fn flags_for_targets<'t>(
+        &self,
+        targets: impl IntoIterator<Item = &'t TargetId>,
+    ) -> Vec<OsString> {
         let mut own = Vec::new();
         let mut flags = self.flags.iter();
         while let Some(flag) = flags.next() {
@@ -145,19 +160,34 @@ impl Compilation<'_> {
                 own.push(flag.clone());
             }
         }
-        own.push(format!("--offload-arch={}", pair.target).into());
-        own.extend(ONE_OBJECT.map(OsString::from));
+        own.extend(targets.into_iter().map(|target| format!("--offload-arch={target}").into()));
         own
     }
 
+    /// The libraries that the compiler links code for these targets with.
+    pub(super) fn device_libraries(&self, targets: &[TargetId]) -> DeviceLibraries {
+        let mut command = self.command();
+        command.args(["-###", "-c"]).args(self.flags_for_targets(targets)).arg("/dev/null");
+        let output = command.output().map(|output| output.stderr).unwrap_or_default();
+        DeviceLibraries::named(&String::from_utf8_lossy(&output))
+    }
+
+    /// What identifies the compiler and its libraries.
+    fn identity(&self, libraries: &DeviceLibraries) -> Vec<u8> {
+        let output = self.command().arg("--version").output();
+        let mut identity = output.map(|output| output.stdout).unwrap_or_default();
+        identity.extend(libraries.identity());
+        identity
+    }
+
     /// The digest of everything but files that decides what the compiler makes.
-    fn digest(&self, version: &[u8], flags: &[OsString], source: &Path) -> Blake3 {
+    fn digest(&self, identity: &[u8], flags: &[OsString], source: &Path) -> Blake3 {
         let mut hasher = Hasher::default();
         let mut add = |bytes: &[u8]| {
             hasher.update(&(bytes.len() as u64).to_le_bytes());
             hasher.update(bytes);
         };
-        add(version);
+        add(identity);
         add(command_line(&self.toolchain.compiler.command()).as_bytes());
         add(self.package.as_os_str().as_bytes());
         add(source.as_os_str().as_bytes());

@@ -8,6 +8,7 @@
 
 mod compile;
 mod contents;
+mod device_libraries;
 mod foreign;
 mod generated;
 mod names;
@@ -235,7 +236,10 @@ impl<'a> ModulesBuild<'a> {
             .filter(|(_, target)| !target.is_spirv())
             .map(|(source, target)| Pair { source, target })
             .collect();
-        let compiled = compilation.run(self.name, &pairs)?;
+        let libraries = compilation.device_libraries(&of_gpus);
+        // The headers of another ROCm may be the same.
+        report.files.extend(libraries.directories.iter().cloned());
+        let compiled = compilation.run(self.name, &pairs, &libraries)?;
         let mut parts = Vec::new();
         let mut warned = BTreeSet::new();
         for (pair, object) in pairs.iter().zip(compiled) {

@@ -1,9 +1,9 @@
 //! Code objects of earlier builds, which need not be compiled again.
 //!
-//! Beside each is a record of what it was made of: the compiler, its arguments and variables, and the content of all files
-//! that it read. Times of files do not count, because checkouts and caches change them. What the compiler does not list is
-//! not watched: ROCm's device libraries (they belong to the compiler), and headers that would be found earlier if they
-//! existed.
+//! Beside each is a record of what it was made of: the version of the compiler, its arguments and variables, ROCm's device
+//! libraries, and the content of all files that the compiler lists as read. Times of these files do not count, because
+//! checkouts and caches change them. A new header that the compiler would find before one that it has read does not count
+//! either.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;

@@ -9,7 +9,8 @@ use kpack_tests::require;
 use kpack_tests::tree::Tree;
 
 use super::{
-    AFFINE, REDUCE, build_for_two, compilations, counting, error, modules, package, warnings,
+    AFFINE, REDUCE, build_for_two, compilations, counting, empty_build, error, modules, package,
+    warnings,
 };
 
 const ALL: [&str; 4] =
@@ -69,6 +70,37 @@ fn only_what_has_changed_is_compiled() {
         let watched = format!("cargo::rerun-if-env-changed={name}");
         assert!(built.directives().contains(&watched), "{:?}", built.directives());
     }
+}
+
+/// A ROCm that is updated in place.
+#[test]
+fn other_device_libraries_are_linked() {
+    let of_debian = "/usr/lib/x86_64-linux-gnu/amdgcn/bitcode";
+    if !(require::tool("clang++-19") && require::file(&format!("{of_debian}/ockl.bc"))) {
+        return;
+    }
+    let tree = package();
+    fs::create_dir(tree.path("bitcode")).unwrap();
+    for library in fs::read_dir(of_debian).unwrap() {
+        let library = library.unwrap();
+        let to = tree.path("bitcode").join(library.file_name());
+        fs::copy(library.path(), to).unwrap();
+    }
+    let compiler = counting(&tree);
+    let mut hip = empty_build(&tree, &[("HIPCXX", &compiler)]);
+    hip.file("kernels/affine.hip").include("include").offload_arch("gfx1030");
+    let flag = format!("--rocm-device-lib-path={}", tree.path("bitcode").display());
+    hip.flags(["-nogpuinc", &flag]);
+    let built = modules(&hip);
+    let watched = format!("cargo::rerun-if-changed={}", tree.path("bitcode").display());
+    assert!(built.directives().contains(&watched), "{:?}", built.directives());
+    compilations(&tree);
+    modules(&hip);
+    assert_eq!(compilations(&tree), [""; 0]);
+    let library = fs::File::options().append(true).open(tree.path("bitcode/ockl.bc")).unwrap();
+    library.set_modified(SystemTime::now() - Duration::from_secs(9)).unwrap();
+    modules(&hip);
+    assert_eq!(compilations(&tree), ["affine.hip gfx1030"]);
 }
 
 #[test]
