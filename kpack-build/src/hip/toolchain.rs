@@ -4,6 +4,7 @@ use std::ffi::{OsStr, OsString};
 use std::num::NonZeroUsize;
 
 use kpack_core::Error;
+use kpack_core::job_server::JobServer;
 use kpack_format::TargetId;
 
 use super::compiler::{self, Compiler, Requirements};
@@ -16,8 +17,10 @@ pub(super) struct Toolchain {
     pub(super) compiler: Compiler,
     /// The flags from the package and `HIPFLAGS`.
     pub(super) own_flags: Vec<OsString>,
-    /// How many programs may run at once, apart from the limits of Cargo's job server.
+    /// How many programs may run at once, if Cargo's job server has tokens for them.
     pub(super) threads: NonZeroUsize,
+    /// The job server. There is one per build, because this process has only one token of its own.
+    pub(super) job_server: JobServer,
 }
 
 impl Toolchain {
@@ -39,7 +42,12 @@ impl Toolchain {
         };
         let own_flags = own_flags(hip, environment, |flag| compiler.supports(flag, &requirements))?;
         let threads = environment.text("NUM_JOBS").and_then(|jobs| jobs.parse().ok());
-        Ok(Self { compiler, own_flags, threads: threads.unwrap_or(NonZeroUsize::MIN) })
+        Ok(Self {
+            compiler,
+            own_flags,
+            threads: threads.unwrap_or(NonZeroUsize::MIN),
+            job_server: JobServer::of_process(),
+        })
     }
 }
 

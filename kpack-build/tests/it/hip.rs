@@ -465,6 +465,44 @@ fn an_out_dir_that_cannot_be_written() {
     insta::assert_snapshot!(said(&tree, &text));
 }
 
+/// The crate `cc` runs the compiler for the sources, but not for the lists of the files that they include.
+#[test]
+fn a_job_server_without_tokens_allows_one_compiler_at_a_time() {
+    let name = "hip::a_job_server_without_tokens_allows_one_compiler_at_a_time";
+    if let Some(root) = std::env::var_os(PACKAGE) {
+        let root = Path::new(&root);
+        let mut hip = Hip::new();
+        hip.files(["a.hip", "b.hip", "c.hip"]).include("include").define("FACTOR", "2");
+        hip.flags(["-nogpuinc", "-nogpulib"]).offload_arch("gfx1100").cargo_metadata(false);
+        hip.environment([
+            ("CARGO_MANIFEST_DIR", root.as_os_str().to_owned()),
+            ("OUT_DIR", root.join("out").into_os_string()),
+            ("NUM_JOBS", "3".into()),
+            ("PATH", std::env::var_os("PATH").unwrap()),
+            ("HIPCXX", root.join("compiler").into_os_string()),
+        ]);
+        compile(&hip);
+        return;
+    }
+    if !require::tool("clang++-19") {
+        return;
+    }
+    let tree = package();
+    for name in ["a", "b", "c"] {
+        let source = SOURCE.replace("vector_host", name).replace(" add(", &format!(" add_{name}("));
+        fs::write(tree.path(&format!("{name}.hip")), source).unwrap();
+    }
+    let running = "case \"$*\" in *'-M '*) mkdir \"$0.running\" || touch \"$0.overlap\"; sleep 0.2 ;; esac\n\
+                   clang++-19 \"$@\" || exit 1\nrm -rf \"$0.running\"";
+    process::script(tree.path("compiler"), running);
+    process::run(Command::new("mkfifo").arg(tree.path("fifo")));
+    let mut script = Command::new(std::env::current_exe().unwrap());
+    script.args(["--exact", name]).env(PACKAGE, tree.root());
+    let flags = format!("-j --jobserver-auth=fifo:{}", tree.path("fifo").display());
+    process::run(script.env("CARGO_MAKEFLAGS", flags));
+    assert!(!tree.path("compiler.overlap").exists());
+}
+
 /// A build can be repeated, so it need not survive a power failure.
 #[test]
 fn a_build_waits_for_no_disk() {

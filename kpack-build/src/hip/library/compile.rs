@@ -105,6 +105,7 @@ impl Compilation<'_> {
         compiler.arg("-Wno-unused-command-line-argument");
         let source = job.source.display();
         let what = format!("cannot list the files that `{source}` includes for GPU targets");
+        let _token = self.toolchain.job_server.acquire();
         command::run(compiler.arg(&job.source).current_dir(self.package), &what)
     }
 }

@@ -8,7 +8,6 @@ use std::path::Path;
 use std::process::{Command, Output, Stdio};
 use std::time::SystemTime;
 
-use kpack_core::job_server::JobServer;
 use kpack_core::parallel;
 use kpack_core::platform::OsStrExt;
 use kpack_core::publish::Directory;
@@ -65,9 +64,8 @@ impl Compilation<'_> {
         libraries: &DeviceLibraries,
     ) -> Result<Vec<Object>, Error> {
         let identity = self.identity(libraries);
-        let server = JobServer::of_process();
         let results = parallel::with_jobs(self.toolchain.threads, || {
-            parallel::map(pairs, |pair| self.object(pair, &identity, &server))
+            parallel::map(pairs, |pair| self.object(pair, &identity))
         });
         let mut objects = Vec::new();
         let mut failures = Vec::new();
@@ -88,12 +86,7 @@ impl Compilation<'_> {
     }
 
     /// The code object of `pair`: the one of an earlier build, or a new one.
-    fn object(
-        &self,
-        pair: &Pair<'_>,
-        identity: &[u8],
-        server: &JobServer,
-    ) -> Result<Result<Object, Failure>, Error> {
+    fn object(&self, pair: &Pair<'_>, identity: &[u8]) -> Result<Result<Object, Failure>, Error> {
         let flags = self.flags_for(pair);
         let digest = self.digest(identity, &flags, pair.source.path);
         if let Some(object) = self.cache.find(pair, &digest, self.package) {
@@ -114,7 +107,7 @@ impl Compilation<'_> {
             command.arg("-Xclang").arg(argument);
         }
         command.args(flags).arg("-o").arg(&code).arg(pair.source.path);
-        let token = server.acquire();
+        let token = self.toolchain.job_server.acquire();
         let begun = SystemTime::now();
         let output = command.output();
         drop(token);
