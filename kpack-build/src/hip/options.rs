@@ -147,7 +147,7 @@ impl Hip {
         self
     }
 
-    /// Adds an object that another program compiled to the library. If it has device code, that is split off, too.
+    /// Adds an object that another program compiled to a library. If it has device code, that is split off, too.
     pub fn object(&mut self, path: impl AsRef<Path>) -> &mut Self {
         self.objects.push(path.as_ref().to_owned());
         self
@@ -179,7 +179,7 @@ impl Hip {
     }
 
     /// Adds a compiler flag. Flags that affect the link (`--sysroot=…`, `-fuse-ld=…`, `-Wl,…`,
-    /// `-L…`) also apply to linking a shared library.
+    /// `-L…`) also apply to linking a [shared library](Self::shared).
     pub fn flag(&mut self, flag: impl AsRef<OsStr>) -> &mut Self {
         self.flags.push(Flag::Always(flag.as_ref().to_owned()));
         self
@@ -245,8 +245,8 @@ impl Hip {
         self
     }
 
-    /// Sets the module that the archives are named after; defaults to the package name. Each
-    /// package linked into a program needs its own module.
+    /// Sets the module that a library's archives are named after; defaults to the package name. Each
+    /// package linked into a program needs its own module. No effect for [`compile_modules`](Self::compile_modules).
     pub fn module(&mut self, name: impl Into<String>) -> &mut Self {
         self.module = Some(name.into());
         self
@@ -263,7 +263,7 @@ impl Hip {
 
     /// What to do with kernels that have SPIR-V (`amdgcnspirv` among the targets). Defaults to [`Spirv::Keep`]: the
     /// library keeps them, with their device code for all targets. No effect for Windows, where `kpack stage --spirv`
-    /// decides.
+    /// decides, and for [`compile_modules`](Self::compile_modules), because modules have no SPIR-V.
     pub fn spirv(&mut self, spirv: Spirv) -> &mut Self {
         self.spirv = spirv;
         self
@@ -291,7 +291,8 @@ impl Hip {
         self
     }
 
-    /// Whether to link the program with the HIP runtime, `amdhip64` (default: yes).
+    /// Whether to link the program with the HIP runtime, `amdhip64` (default: yes). No effect for
+    /// [`compile_modules`](Self::compile_modules), which links nothing.
     pub fn link_runtime(&mut self, link: bool) -> &mut Self {
         self.without_runtime = !link;
         self
@@ -299,14 +300,16 @@ impl Hip {
 
     /// Sets the C++ standard library that the program is linked with; `None` links none. By default, the variable
     /// `CXXSTDLIB` names it, also for one target as `CXXSTDLIB_x86_64_unknown_linux_gnu`; without it, it is `c++` if the
-    /// compiler uses libc++, and `stdc++` otherwise.
+    /// compiler uses libc++, and `stdc++` otherwise. Only for [`compile`](Self::compile): nothing is linked with modules,
+    /// and the compiler links shared libraries.
     pub fn cpp_link_stdlib<'a>(&mut self, name: impl Into<Option<&'a str>>) -> &mut Self {
         self.cpp_link_stdlib = Some(name.into().map(str::to_owned));
         self
     }
 
-    /// Whether to remove the debug sections of device code (default: no). `kpack stage --strip-debug` removes
-    /// them from a release alone.
+    /// Whether to remove the debug sections of a library's device code (default: no). `kpack stage --strip-debug` removes
+    /// them from a release alone. No effect for [`compile_modules`](Self::compile_modules), whose code has none unless
+    /// [`debug`](Self::debug) asks for it.
     pub fn strip_debug(&mut self, strip: bool) -> &mut Self {
         self.strip_debug = strip;
         self

@@ -27,7 +27,7 @@ use crate::object_file;
 use compile::{Compilation, Compiled, Job};
 use kpack_core::publish::{Directory, NewNames, Stage, check_names};
 use kpack_core::staging::{INCLUDE_DIRECTORIES, NATIVE_TARGETS};
-use kpack_core::{DebugInfo, Error, ids};
+use kpack_core::{DebugInfo, Error, ids, shown};
 
 /// The component of archives made by build scripts.
 const COMPONENT: &str = "lib";
@@ -98,11 +98,6 @@ impl<'a> LibraryBuild<'a> {
         name: &'a str,
         environment: &'a Environment,
     ) -> Result<Self, Error> {
-        if hip.files.is_empty() && hip.objects.is_empty() {
-            return Err(Error::usage(format!(
-                "library `{name}` has no sources; add them with `file`"
-            )));
-        }
         let module = module(hip, name, environment)?;
         let targets = Targets::new(hip, environment)?;
         let directories = BuildDirectories::new(hip, name, environment)?;
@@ -357,7 +352,21 @@ pub(super) fn skipped(
 }
 
 /// The module that the archives of the library `name` are named after.
+///
+/// # Errors
+/// [`Error::Usage`] for what no library can be made of.
 fn module(hip: &Hip, name: &str, environment: &Environment) -> Result<String, Error> {
+    if let Some(file) = hip.device_files.first() {
+        let method = if file.target.is_some() { "code_object" } else { "bundle" };
+        return Err(Error::usage(format!(
+            "library `{name}`: `{method}` adds {} to a module, and a library has none; use `compile_modules`, or add a \
+             compiled object with `object`",
+            shown(&file.path)
+        )));
+    }
+    if hip.files.is_empty() && hip.objects.is_empty() {
+        return Err(Error::usage(format!("library `{name}` has no sources; add them with `file`")));
+    }
     let module = match &hip.module {
         Some(module) => module.clone(),
         None => environment.text("CARGO_PKG_NAME").unwrap_or_else(|| name.to_owned()),

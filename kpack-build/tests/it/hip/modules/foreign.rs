@@ -144,3 +144,28 @@ fn what_is_no_device_code_for_the_target() {
     settings.add_filter(r"0x[0-9a-f]+", "0x[..]");
     settings.bind(|| insta::assert_snapshot!(text));
 }
+
+/// Only modules have device code alone. Nothing is compiled, and on docs.rs the error is the same.
+#[test]
+fn a_library_cannot_have_device_code_of_others() {
+    let tree = package();
+    for variables in [&[("HIPCXX", "no-such-compiler")][..], &[("DOCS_RS", "1")]] {
+        let mut hip = empty_build(&tree, variables);
+        hip.file("kernels/affine.hip").offload_arch("gfx942");
+        let mut with_bundle = hip.clone();
+        with_bundle.bundle("saxpy", "saxpy.hipfb");
+        hip.code_object("saxpy", "gfx942", "saxpy.co");
+        let errors = [
+            hip.try_compile("kernels").unwrap_err().to_string(),
+            with_bundle.try_shared("kernels").unwrap_err().to_string(),
+        ];
+        let expected = [("code_object", "saxpy.co"), ("bundle", "saxpy.hipfb")];
+        assert_eq!(
+            errors,
+            expected.map(|(method, file)| format!(
+                "library `kernels`: `{method}` adds {file} to a module, and a library has none; use \
+                 `compile_modules`, or add a compiled object with `object`"
+            ))
+        );
+    }
+}
