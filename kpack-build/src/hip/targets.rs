@@ -47,13 +47,7 @@ impl Targets {
             }
             limits.insert(source.clone(), targets);
         }
-        let variable = environment.get(VARIABLE).unwrap_or_default();
-        let mut origin = VARIABLE;
-        let mut all = read(origin, [&*variable.to_string_lossy()])?;
-        if all.is_empty() {
-            origin = "`offload_arch`";
-            all = read(origin, hip.offload_archs.iter().map(String::as_str))?;
-        }
+        let mut all = named(hip, environment)?;
         let is_native = all.is_empty();
         if is_native {
             all = native(environment, nodes)?;
@@ -90,6 +84,16 @@ impl Targets {
             targets[0],
         ))
     }
+}
+
+/// The targets in `KPACK_OFFLOAD_ARCH`; else those that the build script names; none if nobody names any.
+pub(super) fn named(hip: &Hip, environment: &Environment) -> Result<Vec<TargetId>, Error> {
+    let variable = environment.get(VARIABLE).unwrap_or_default();
+    let all = read(VARIABLE, [&*variable.to_string_lossy()])?;
+    if all.is_empty() {
+        return read("`offload_arch`", hip.offload_archs.iter().map(String::as_str));
+    }
+    Ok(all)
 }
 
 /// The targets of the GPUs in this machine.

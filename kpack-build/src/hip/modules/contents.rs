@@ -3,10 +3,11 @@
 use std::collections::BTreeSet;
 use std::path::Path;
 
-use kpack_core::words::list_some;
+use kpack_core::words::{list, list_some};
 use kpack_core::{Error, Reason, files, ids};
-use kpack_format::TargetId;
 use kpack_format::code_object;
+use kpack_format::{Delivery, TargetId};
+
 use kpack_format::offload_bundle::{self, PLAIN_MAGIC};
 
 use super::names::ModuleName;
@@ -126,14 +127,27 @@ impl Contents {
         self.parts.iter().flat_map(|part| &part.kernels).map(|name| &name[..]).collect()
     }
 
-    /// What the user should know of kernels that are missing.
-    pub(super) fn warnings(&self) -> Vec<String> {
+    /// What the user should know of targets of the build and of kernels that are missing. `targets` are those that it is
+    /// expected to have code for.
+    pub(super) fn warnings(&self, targets: &[TargetId]) -> Vec<String> {
         let (name, all) = (self.name.as_str(), self.kernels());
         if !self.has_code() {
             return vec![format!("module `{name}` has no code: {WITHOUT_CODE}")];
         }
+        let is_there = |target: &TargetId| {
+            self.targets().any(|there| there.may_be_taken_for(target, Delivery::Bundle))
+        };
+        let lacking = Vec::from_iter(targets.iter().filter(|target| !is_there(target)));
+        let lacking = (!lacking.is_empty()).then(|| {
+            format!(
+                "module `{name}` has code for {}, but not for {}; add that with `code_object` or `bundle`",
+                list(self.targets()),
+                list(lacking)
+            )
+        });
         if all.is_empty() {
-            return vec![format!("module `{name}` has no kernels")];
+            let without_kernels = format!("module `{name}` has no kernels");
+            return lacking.into_iter().chain([without_kernels]).collect();
         }
         let missing = self.parts.iter().filter_map(|part| {
             let missing: Vec<&str> =
@@ -148,6 +162,6 @@ impl Contents {
                 part.target, part.origin
             ))
         });
-        missing.collect()
+        lacking.into_iter().chain(missing).collect()
     }
 }

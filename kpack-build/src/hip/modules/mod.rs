@@ -29,7 +29,7 @@ use super::environment::Environment;
 use super::flags::Flags;
 use super::options::Hip;
 use super::skip;
-use super::targets::Targets;
+use super::targets::{self, Targets};
 use super::toolchain::Toolchain;
 use compile::Compilation;
 use contents::{Contents, Part};
@@ -197,10 +197,25 @@ impl<'a> ModulesBuild<'a> {
                 add(&name, part)?;
             }
         }
+        let targets = self.targets_of_given_code()?;
         for module in &contents {
-            report.warnings.extend(module.warnings());
+            // The compiler makes code for all targets, unless `file_for` says otherwise, which is a decision.
+            let is_given = !self.sources.iter().any(|source| source.name == module.name);
+            report.warnings.extend(module.warnings(if is_given { &targets } else { &[] }));
         }
         Ok(contents)
+    }
+
+    /// The targets that device code of others should be for: those that are named, or else compiled for.
+    fn targets_of_given_code(&self) -> Result<Vec<TargetId>, Error> {
+        let mut targets = if self.sources.is_empty() {
+            // The GPUs of this machine say nothing of the code.
+            targets::named(self.hip, self.environment)?
+        } else {
+            Targets::new(self.hip, self.environment)?.all().to_vec()
+        };
+        targets.retain(|target| !target.is_spirv());
+        Ok(targets)
     }
 
     /// Compiles what has changed. Returns the code of all sources for all targets.

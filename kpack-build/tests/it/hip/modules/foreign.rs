@@ -9,7 +9,7 @@ use kpack_tests::process::run;
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
 
-use super::{build_for_two, code_object, empty_build, error, modules, package, table};
+use super::{build_for_two, code_object, empty_build, error, modules, package, table, warnings};
 
 /// The sources' package, built, with the code objects of `affine` in files.
 fn built() -> Tree {
@@ -168,4 +168,26 @@ fn a_library_cannot_have_device_code_of_others() {
             ))
         );
     }
+}
+
+#[test]
+fn a_target_of_the_build_without_code_of_others() {
+    if !require::tool("clang++-19") {
+        return;
+    }
+    let tree = built();
+    let warning = "module `axpy` has code for gfx942, but not for gfx1100; add that with `code_object` or `bundle`";
+    // With a source and without one, for the targets that somebody names.
+    let mut hip = build_for_two(&tree, &[]);
+    assert_eq!(
+        warnings(&modules(hip.code_object("axpy", "gfx942", "affine-gfx942.co"))),
+        [warning]
+    );
+    let mut hip = empty_build(&tree, &[]);
+    hip.code_object("axpy", "gfx942", "affine-gfx942.co");
+    assert_eq!(warnings(&modules(&hip)), [""; 0]);
+    assert_eq!(warnings(&modules(hip.offload_archs(["gfx942:xnack+", "gfx1100"]))), [warning]);
+    // Code that is there for the plain processor is for its variants, too.
+    hip.code_object("axpy", "gfx1100", "affine-gfx1100.co");
+    assert_eq!(warnings(&modules(&hip)), [""; 0]);
 }
