@@ -64,7 +64,7 @@ pub(super) fn is_object<S: ReadAt>(source: &S) -> Result<bool, BinaryError> {
 }
 
 /// Whether a file starts like LLVM bitcode, with or without its wrapper.
-pub(super) fn is_bitcode(start: &[u8]) -> bool {
+pub(crate) fn is_bitcode(start: &[u8]) -> bool {
     start.starts_with(b"BC\xc0\xde") || start.starts_with(&[0xde, 0xc0, 0x17, 0x0b])
 }
 

@@ -46,6 +46,7 @@ use kpack_format::names::{Group, KernelName, ObjectName};
 use kpack_core::Error;
 use kpack_core::parallel;
 
+pub(crate) use examine::is_bitcode;
 use input::ObjectInput;
 use kpack_core::archives::{
     Budget, Compressed, Compression, DebugFiles, DebugInfo, PackedCode, compress,

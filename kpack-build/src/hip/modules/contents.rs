@@ -11,6 +11,7 @@ use kpack_format::{Delivery, TargetId};
 use kpack_format::offload_bundle::{self, PLAIN_MAGIC};
 
 use super::names::ModuleName;
+use crate::object_file::is_bitcode;
 
 /// The host's entry, which is the same in all bundles of HIP that clang writes, whatever the host
 /// (`constructHIPFatbinCommand` in `HIPUtility.cpp`).
@@ -49,6 +50,14 @@ impl Part {
             return refuse(
                 "an offload bundle (expected a code object); add it with `bundle`".into(),
             );
+        }
+        if is_bitcode(&code) {
+            return Err(Error::rejected(
+                ids::UNSUPPORTED_BINARY,
+                Path::new(&origin),
+                "LLVM bitcode, as -fgpu-rdc, -flto and -emit-llvm make it (expected a linked code object); compile \
+                 without that option, because a module has no device link",
+            ));
         }
         if let Err(problem) = files::check_code_object(&code, target) {
             return refuse(format!(

@@ -104,6 +104,7 @@ fn what_is_no_device_code_for_the_target() {
     )
     .unwrap();
     fs::write(tree.path("empty.co"), "").unwrap();
+    fs::write(tree.path("bitcode.bc"), b"BC\xc0\xde and so on").unwrap();
     fs::copy("/proc/self/exe", tree.path("program")).unwrap();
     let code = fs::read(tree.path("affine-gfx942.co")).unwrap();
     fs::write(tree.path("truncated.co"), &code[..code.len() - 1000]).unwrap();
@@ -125,6 +126,7 @@ fn what_is_no_device_code_for_the_target() {
         ("gfx942", "truncated.co"),
         ("gfx942", "affine.hipfb"),
         ("gfx942", "relocatable.o"),
+        ("gfx942", "bitcode.bc"),
         ("gfx942", "missing.co"),
     ] {
         let mut hip = empty_build(&tree, &[]);

@@ -409,6 +409,20 @@ fn all_sources_and_targets_that_do_not_compile_are_listed() {
     assert_eq!(hip.try_compile_modules("kernels").unwrap_err().id(), ids::COMPILER);
 }
 
+#[test]
+fn a_source_that_needs_a_device_link() {
+    if !require::tool("clang++-19") {
+        return;
+    }
+    let tree = package();
+    let text = error(&tree, build_for_two(&tree, &[]).flag("-fgpu-rdc"));
+    assert_eq!(
+        text,
+        "kernels/affine.hip: LLVM bitcode, as -fgpu-rdc, -flto and -emit-llvm make it (expected a linked code \
+         object); compile without that option, because a module has no device link [unsupported-binary]"
+    );
+}
+
 /// Neither needs headers of the other system, as long as the sources do not.
 #[test]
 fn modules_for_another_system() {
