@@ -52,6 +52,7 @@ impl Targets {
         if is_native {
             all = native(environment, nodes)?;
         }
+        check_features(&all)?;
         Ok(Self { all, limits, is_native })
     }
 
@@ -119,6 +120,25 @@ fn native(environment: &Environment, nodes: &Path) -> Result<Vec<TargetId>, Erro
         )));
     }
     Ok(targets)
+}
+
+/// Checks that clang accepts the targets together (`getConflictTargetIDCombination` in `TargetID.cpp`): a feature of one
+/// must be in the first target of the same processor, with either sign.
+fn check_features(targets: &[TargetId]) -> Result<(), Error> {
+    let has = |target: &TargetId, name: &str| target.features().any(|(known, _)| known == name);
+    let mut sorted = Vec::from_iter(targets);
+    sorted.sort_by_key(|target| target.to_string());
+    for target in &sorted {
+        let of_processor = |other: &&&TargetId| other.processor() == target.processor();
+        let first = sorted.iter().find(of_processor).unwrap_or(target);
+        if target.features().any(|(name, _)| !has(first, name)) {
+            return Err(Error::usage(format!(
+                "the targets {first} and {target} exclude each other: those of one processor must specify the same \
+                 features; remove one, or specify each feature in both, as + or -"
+            )));
+        }
+    }
+    Ok(())
 }
 
 /// The targets in lists, each once. `origin` says where the lists are.
@@ -196,11 +216,11 @@ mod tests {
     fn a_source_for_some_targets() {
         let mut hip = Hip::new();
         hip.file("all.hip").file_for("some.hip", ["gfx942,gfx950", "gfx90a:xnack+"]);
-        let all = "gfx942:xnack+ gfx942:xnack- gfx90a gfx90a:sramecc+:xnack+ gfx1100";
+        let all = "gfx942:xnack+ gfx942:xnack- gfx90a:sramecc+:xnack+ gfx1100";
         for (variable, source, expected) in [
             (all, "all.hip", all),
             (all, "some.hip", "gfx942:xnack+ gfx942:xnack- gfx90a:sramecc+:xnack+"),
-            ("gfx1100", "some.hip", ""),
+            ("gfx90a gfx1100", "some.hip", ""),
         ] {
             let found = targets(&hip, &[(VARIABLE, variable)]).unwrap().of(source.as_ref());
             let found = Vec::from_iter(found.iter().map(TargetId::to_string)).join(" ");
@@ -228,6 +248,16 @@ mod tests {
             (|hip| hip.offload_arch("gfx94x1"), &[], "`offload_arch`: `gfx94x1` is not"),
             (|hip| hip.file_for("a.hip", ["gfx94x1"]), &[], "`file_for` of `a.hip`: `gfx94x1`"),
             (|hip| hip.file_for("a.hip", [""; 0]), &[], "`a.hip` is added by `file_for` without"),
+            (
+                none,
+                &variable("gfx942;gfx942:xnack+"),
+                "the targets gfx942 and gfx942:xnack+ exclude",
+            ),
+            (
+                |hip| hip.offload_archs(["gfx90a:xnack+", "gfx1100", "gfx90a:sramecc+"]),
+                &[],
+                "the targets gfx90a:sramecc+ and gfx90a:xnack+ exclude",
+            ),
         ] {
             let error = targets(options(&mut Hip::new()), variables).unwrap_err().to_string();
             assert!(error.starts_with(expected), "{error}");
