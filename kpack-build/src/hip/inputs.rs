@@ -1,20 +1,37 @@
-//! What Cargo watches after a build that failed, before the compiler could list the files that it reads.
+//! The files that the package names.
 
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+
+use kpack_core::{Error, shown};
 
 use super::directories;
 use super::environment::Environment;
 use super::flags::{include_flags, is_of_system};
 use super::options::{Flag, Hip};
 
-/// The files that the package names, and the directories in which they find headers.
-pub(super) fn of_package(hip: &Hip, environment: &Environment) -> BTreeSet<PathBuf> {
-    let package = environment.directory("CARGO_MANIFEST_DIR").unwrap_or_default();
+/// Checks that all files exist, so that a wrong path is not one of many messages of the compiler.
+pub(super) fn check(hip: &Hip, package: &Path) -> Result<(), Error> {
+    for path in files(hip) {
+        let path = package.join(path);
+        if fs::metadata(&path).map_err(|e| Error::io(&path, "read", e))?.is_dir() {
+            return Err(Error::usage(format!("{}: is a directory; add its files", shown(&path))));
+        }
+    }
+    Ok(())
+}
+
+fn files(hip: &Hip) -> impl Iterator<Item = &PathBuf> {
     let given = hip.device_files.iter().map(|file| &file.path);
-    let files = hip.files.iter().chain(&hip.objects).chain(given);
-    let mut inputs: BTreeSet<PathBuf> = files.cloned().collect();
+    hip.files.iter().chain(&hip.objects).chain(given)
+}
+
+/// The files, and the directories in which sources find headers: what Cargo watches if the build fails before the compiler
+/// lists the files that it reads.
+pub(super) fn to_watch(hip: &Hip, environment: &Environment) -> BTreeSet<PathBuf> {
+    let package = environment.directory("CARGO_MANIFEST_DIR").unwrap_or_default();
+    let mut inputs: BTreeSet<PathBuf> = files(hip).cloned().collect();
     let flags = Vec::from_iter(hip.flags.iter().map(|flag| match flag {
         Flag::Always(flag) | Flag::IfSupported(flag) => flag.clone(),
     }));

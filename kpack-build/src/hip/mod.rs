@@ -176,7 +176,7 @@ impl Hip {
             match &built {
                 Ok(built) => directives::print(directives(built)),
                 Err(_) => {
-                    let inputs = inputs::of_package(self, environment);
+                    let inputs = inputs::to_watch(self, environment);
                     directives::print(&directives::watch(inputs, environment));
                 }
             }

@@ -19,6 +19,7 @@ use super::directives::{self, directive};
 use super::directories::{self, BuildDirectories};
 use super::environment::Environment;
 use super::flags::{self, Flags};
+use super::inputs;
 use super::options::Hip;
 use super::rocm;
 use super::targets::Targets;
@@ -101,6 +102,7 @@ impl<'a> LibraryBuild<'a> {
         let module = module(hip, name, environment)?;
         let targets = Targets::new(hip, environment)?;
         let directories = BuildDirectories::new(hip, name, environment)?;
+        inputs::check(hip, &directories.package)?;
         let toolchain = Toolchain::choose(hip, environment, targets.all())?;
         let hidden = Stage::beside(&directories.output).join(name);
         Ok(Self { hip, name, environment, module, toolchain, targets, directories, hidden })

@@ -27,6 +27,7 @@ use super::directives;
 use super::directories::BuildDirectories;
 use super::environment::Environment;
 use super::flags::Flags;
+use super::inputs;
 use super::options::Hip;
 use super::skip;
 use super::targets::{self, Targets};
@@ -117,7 +118,7 @@ impl<'a> ModulesBuild<'a> {
         let mut report = Report::default();
         let skipped = skip::reason(self.hip, self.environment);
         if skipped.is_none() {
-            self.check_files()?;
+            inputs::check(self.hip, &self.directories.package)?;
         }
         let stage = Stage::lock(self.directories.above_output(), self.name)
             .map_err(cannot_write)?
@@ -156,16 +157,6 @@ impl<'a> ModulesBuild<'a> {
             directory: self.directories.output.clone(),
             directives: self.directives(&report),
         })
-    }
-
-    /// Checks that all files exist, so that a wrong path is not one of many messages of the compiler.
-    fn check_files(&self) -> Result<(), Error> {
-        let sources = self.sources.iter().map(|source| source.path);
-        for path in sources.chain(self.hip.device_files.iter().map(|file| &*file.path)) {
-            let path = self.directories.package.join(path);
-            fs::metadata(&path).map_err(|e| Error::io(&path, "read", e))?;
-        }
-        Ok(())
     }
 
     /// The modules' device code, compiled or kept from the build before or given.

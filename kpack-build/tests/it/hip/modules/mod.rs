@@ -385,6 +385,12 @@ fn a_source_that_does_not_exist_or_has_no_target() {
         "cannot read [package]/kernels/missing.hip: No such file or directory (os error 2); check \
          the path [system]"
     );
+    let mut hip = build_for_two(&tree, &[]);
+    hip.file("kernels");
+    let directory = "[package]/kernels: is a directory; add its files [usage]";
+    assert_eq!(error(&tree, &hip), directory);
+    let of_library = hip.try_compile("kernels").unwrap_err().in_one_line();
+    assert_eq!(said(&tree, &of_library), directory);
     let text = error(&tree, build(&tree, &[]).offload_arch("amdgcnspirv"));
     assert!(text.contains("amdgcnspirv is the only target"), "{text}");
     assert!(error(&tree, &build(&tree, &[])).contains("no GPU target"));
