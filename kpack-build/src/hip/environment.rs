@@ -9,6 +9,9 @@ use std::path::{Path, PathBuf};
 use kpack_core::Error;
 use kpack_core::platform::{OsStrExt, OsStringExt};
 
+/// What docs.rs sets. It has neither a compiler for HIP nor ROCm.
+pub(crate) const DOCS_RS: &str = "DOCS_RS";
+
 /// Environment variables, and the names of those read.
 #[derive(Debug)]
 pub(crate) struct Environment {

@@ -4,7 +4,8 @@ use std::env::consts::ARCH;
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use super::environment::Environment;
+use super::directives;
+use super::environment::{DOCS_RS, Environment};
 use kpack_core::Error;
 use kpack_core::words::list;
 
@@ -43,29 +44,53 @@ pub struct Rocm {
     compiler: Option<PathBuf>,
     is_of_system: bool,
     is_for_windows: bool,
+    /// Whether it does not exist, because docs.rs has none.
+    is_stand_in: bool,
 }
 
 impl Rocm {
     /// Finds ROCm, and prints the lines that have Cargo run the build script again when a variable changes.
     ///
+    /// docs.rs (`DOCS_RS`) has no ROCm, and does not link. If there is none, `find` then returns one in `/opt/rocm` that
+    /// does not exist, and [`link`](Self::link) prints nothing. For a feature such as `stub`, do not call it.
+    ///
     /// # Panics
-    /// If [`try_find`](Self::try_find) fails.
+    /// If [`try_find`](Self::try_find) fails, except on docs.rs.
     #[track_caller]
     pub fn find() -> Self {
-        Self::try_find().unwrap_or_else(|error| panic!("\n\n{}\n", error.in_one_line()))
+        let environment = Environment::of_process();
+        let found = Self::find_or_stand_in(&environment, Path::new("/"));
+        directives::print(&directives::watch([""; 0], &environment));
+        found.unwrap_or_else(|error| panic!("\n\n{}\n", error.in_one_line()))
     }
 
-    /// As [`find`](Self::find).
+    /// As [`find`](Self::find), but an error even on docs.rs if there is no ROCm.
     ///
     /// # Errors
     /// [`Error::Compiler`] that lists all places that were looked at.
     pub fn try_find() -> Result<Self, Error> {
         let environment = Environment::of_process();
         let found = Self::find_in(&environment, Path::new("/"));
-        for name in environment.asked() {
-            println!("cargo::rerun-if-env-changed={name}");
-        }
+        directives::print(&directives::watch([""; 0], &environment));
         found
+    }
+
+    fn find_or_stand_in(environment: &Environment, system: &Path) -> Result<Self, Error> {
+        let found = Self::find_in(environment, system);
+        if found.is_ok() || environment.get(DOCS_RS).is_none() {
+            return found;
+        }
+        let root = system.join("opt/rocm");
+        Ok(Self {
+            libraries: root.join("lib"),
+            root,
+            version: None,
+            device_libraries: None,
+            compiler: None,
+            is_of_system: false,
+            is_for_windows: environment.is_for_windows(),
+            is_stand_in: true,
+        })
     }
 
     fn find_in(environment: &Environment, system: &Path) -> Result<Self, Error> {
@@ -107,6 +132,7 @@ impl Rocm {
             compiler: compilers(root).into_iter().find(|path| path.is_file()),
             is_of_system: location.from == Origin::System,
             is_for_windows,
+            is_stand_in: false,
         })
     }
 
@@ -147,7 +173,7 @@ impl Rocm {
     #[track_caller]
     pub fn link(&self, library: &str) -> &Self {
         match self.directives(library) {
-            Ok(directives) => directives.iter().for_each(|line| println!("{line}")),
+            Ok(lines) => directives::print(&lines),
             Err(error) => panic!("\n\n{}\n", error.in_one_line()),
         }
         self
@@ -155,6 +181,9 @@ impl Rocm {
 
     /// The lines that link a library.
     fn directives(&self, library: &str) -> Result<Vec<String>, Error> {
+        if self.is_stand_in {
+            return Ok(Vec::new());
+        }
         let names = file_names(library, self.is_for_windows);
         if !has_library(&self.libraries, library, self.is_for_windows) {
             return Err(Error::Compiler(format!(
@@ -511,6 +540,20 @@ mod tests {
         assert!(find(&tree, &windows).is_err());
         tree.write("opt/rocm/lib/amdhip64.lib", "");
         assert_eq!(find(&tree, &windows).unwrap().directives("amdhip64").unwrap().len(), 2);
+    }
+
+    /// A build script that links a library of ROCm can be documented.
+    #[test]
+    fn no_installation_on_docs_rs() {
+        let tree = Tree::new();
+        let find = |variables| Rocm::find_or_stand_in(&environment(&tree, variables), tree.root());
+        assert!(find(&[]).is_err());
+        let docs_rs = [("DOCS_RS", "1")];
+        let rocm = find(&docs_rs).unwrap();
+        assert_eq!((rocm.root(), rocm.version()), (&*tree.path("opt/rocm"), None));
+        assert_eq!(rocm.directives("hipblas").unwrap(), [""; 0]);
+        install(&tree, "usr", "lib");
+        assert_eq!(find(&docs_rs).unwrap().root(), tree.path("usr"));
     }
 
     #[test]

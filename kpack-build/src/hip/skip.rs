@@ -1,10 +1,7 @@
 //! When a build script compiles nothing.
 
-use super::environment::Environment;
+use super::environment::{DOCS_RS, Environment};
 use super::options::Hip;
-
-/// What docs.rs sets. It has neither a compiler for HIP nor ROCm.
-const DOCS_RS: &str = "DOCS_RS";
 
 /// Why nothing is compiled; `None` if it is.
 pub(super) fn reason(hip: &Hip, environment: &Environment) -> Option<String> {
