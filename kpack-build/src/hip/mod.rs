@@ -101,7 +101,7 @@ impl Hip {
     /// Compiles each source for the device alone, for all targets, and makes a module of device code of each, which a
     /// program loads itself (`hipModuleLoadData`). `kpack::include_modules!("NAME")` of the crate `kpack` makes the Rust
     /// module `name`, with a static for each source: `AFFINE` for `affine.hip`. The program is linked with nothing, and
-    /// needs no file but itself.
+    /// needs no file but itself. Its dependency must be called `kpack`, because the generated code uses that name.
     ///
     /// What has not changed since the last build is not compiled again: the compiler's version, its arguments, and the
     /// content of all files that it read. If the build fails, the modules of the last one stay, and a build script may go
