@@ -71,7 +71,7 @@ pub(super) struct ModulesBuild<'a> {
     name: &'a str,
     environment: &'a Environment,
     sources: Vec<Source<'a>>,
-    /// The names of all modules, in the order in which the build script first names them.
+    /// The names of all modules, sorted.
     names: Vec<ModuleName>,
     directories: BuildDirectories,
 }

@@ -112,7 +112,7 @@ pub(super) fn of_sources(files: &[PathBuf]) -> Result<Vec<Source<'_>>, Error> {
     Ok(sources)
 }
 
-/// The names of all modules, each once.
+/// The names of all modules, each once and sorted: a build script may list a directory, in any order.
 pub(super) fn all(
     sources: &[Source<'_>],
     device_files: &[DeviceFile],
@@ -133,5 +133,6 @@ pub(super) fn all(
             None => names.push(name),
         }
     }
+    names.sort_by_key(ModuleName::identifier);
     Ok(names)
 }

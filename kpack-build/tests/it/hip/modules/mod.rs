@@ -156,6 +156,21 @@ fn a_bundle_for_each_source_and_a_file_that_lists_them() {
     );
 }
 
+/// Build scripts list directories, whose order differs between machines.
+#[test]
+fn the_order_of_sources_does_not_matter() {
+    let generated = |files: [&str; 2]| {
+        let tree = package();
+        let mut hip = empty_build(&tree, &[]);
+        let built = modules(hip.files(files).code_object("axpy", "gfx942", "a.co").skip(true));
+        fs::read_to_string(built.path()).unwrap()
+    };
+    let text = generated(["kernels/affine.hip", "kernels/reduce.hip"]);
+    assert_eq!(generated(["kernels/reduce.hip", "kernels/affine.hip"]), text);
+    let places = ["AFFINE", "AXPY", "REDUCE"].map(|name| text.find(name).unwrap());
+    assert!(places.is_sorted(), "{text}");
+}
+
 /// What the macro of the crate `kpack` is called with, in a program that prints it.
 const PROGRAM: &str = r#"mod kpack {
     macro_rules! modules_v1 {
