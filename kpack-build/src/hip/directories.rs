@@ -38,12 +38,12 @@ impl BuildDirectories {
     }
 
     /// The error for output that cannot be written into `OUT_DIR`.
-    pub(super) fn cannot_write(&self, action: &str, error: &io::Error) -> Error {
+    pub(super) fn cannot_write(&self, error: &io::Error) -> Error {
         Error::rejected(
             ids::SYSTEM,
             &self.output,
             format!(
-                "cannot {action} this directory: {error}. A build script writes into OUT_DIR, \
+                "cannot write into this directory: {error}. A build script writes into OUT_DIR, \
                  which is in Cargo's target directory; make that writable, or choose another \
                  one (CARGO_TARGET_DIR)"
             ),
@@ -53,7 +53,7 @@ impl BuildDirectories {
     /// The same error, if `error` is one of the system.
     pub(super) fn explain(&self, error: Error) -> Error {
         match error {
-            Error::Io { action, source, .. } => self.cannot_write(action, &source),
+            Error::Io { source, .. } => self.cannot_write(&source),
             error => error,
         }
     }

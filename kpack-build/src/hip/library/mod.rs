@@ -114,7 +114,7 @@ impl<'a> LibraryBuild<'a> {
         let stage =
             Stage::lock(self.directories.above_output(), self.name).map_err(
                 |error| match error {
-                    Error::Io { source, .. } => self.directories.cannot_write("make", &source),
+                    Error::Io { source, .. } => self.directories.cannot_write(&source),
                     error => error,
                 },
             )?;
@@ -137,7 +137,7 @@ impl<'a> LibraryBuild<'a> {
     /// Makes the library and the archives in the hidden directory.
     fn make(&self, kind: Kind, tree: &Directory) -> Result<BuiltFiles, Error> {
         let objects = self.hidden.join("objects");
-        fs::create_dir_all(&objects).map_err(|e| self.directories.cannot_write("make", &e))?;
+        fs::create_dir_all(&objects).map_err(|e| self.directories.cannot_write(&e))?;
         let compiler = &self.toolchain.compiler;
         let mut build = compiler.build(self.environment, &objects);
         build.cargo_metadata(!self.hip.silent);

@@ -200,6 +200,10 @@ impl Failure {
         let printed = [&output.stdout[..], &output.stderr].concat();
         let printed = String::from_utf8_lossy(&printed).trim_end().to_owned();
         let line = match error_line(&printed) {
+            // lld maps its output, so a write into a full disk is this signal.
+            Some(line) if line.contains("Bus error") => {
+                format!("{line} (is the disk of OUT_DIR full?)")
+            }
             Some(line) => line.to_owned(),
             None => format!("the compiler failed without a message ({})", output.status),
         };

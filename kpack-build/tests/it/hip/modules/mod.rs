@@ -1,6 +1,7 @@
 //! Given HIP sources and device code of others, when a build script makes modules of them, then there are a bundle for
 //! each and a generated file that lists its kernels; and errors say what to do.
 
+mod bad_input;
 mod foreign;
 mod reuse;
 
@@ -104,6 +105,12 @@ fn table(path: &Path) -> Bundle {
     let mut file = File::open(path).unwrap();
     let size = file.metadata().unwrap().len();
     Bundle::read(&mut file, size).unwrap()
+}
+
+/// The directory of results, without the code objects that are kept.
+fn published(tree: &Tree) -> Vec<(String, Vec<u8>)> {
+    let files = tree.files().into_iter().filter(|file| file.starts_with("out/kpack/kernels/"));
+    files.map(|file| (file.clone(), fs::read(tree.path(&file)).unwrap())).collect()
 }
 
 /// The code object for `target` in the bundle of a module, in a file of its own.

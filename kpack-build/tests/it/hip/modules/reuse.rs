@@ -6,21 +6,14 @@ use std::time::{Duration, SystemTime};
 
 use kpack_build::Hip;
 use kpack_tests::require;
-use kpack_tests::tree::Tree;
 
 use super::{
     AFFINE, REDUCE, build_for_two, compilations, counting, empty_build, error, modules, package,
-    warnings,
+    published, warnings,
 };
 
 const ALL: [&str; 4] =
     ["affine.hip gfx1100", "affine.hip gfx942", "reduce.hip gfx1100", "reduce.hip gfx942"];
-
-/// The directory of results, without the code objects that are kept.
-fn published(tree: &Tree) -> Vec<(String, Vec<u8>)> {
-    let files = tree.files().into_iter().filter(|file| file.starts_with("out/kpack/kernels/"));
-    files.map(|file| (file.clone(), fs::read(tree.path(&file)).unwrap())).collect()
-}
 
 #[test]
 fn only_what_has_changed_is_compiled() {
