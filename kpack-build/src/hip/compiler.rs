@@ -230,7 +230,8 @@ impl Compiler {
         build
     }
 
-    fn is_launcher(&self) -> bool {
+    /// Whether the program runs the compiler, which is its first argument.
+    pub(super) fn is_launcher(&self) -> bool {
         self.arguments.first().is_some_and(|first| !first.as_bytes().starts_with(b"-"))
     }
 

@@ -8,7 +8,7 @@ pub(super) const TARGET: &str = "x";
 
 /// The files after the colon in rules for [`TARGET`], as clang writes them (`PrintFilename` in
 /// `DependencyFile.cpp`): `$$` is a dollar sign and `\#` a hash sign. A backslash precedes a space
-/// in a name, and backslashes before it are doubled.
+/// in a name, and backslashes before it are doubled. Rules may name the target twice (`x x:`).
 pub(super) fn dependencies(rules: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut name = String::new();
@@ -40,8 +40,15 @@ pub(super) fn dependencies(rules: &str) -> Vec<PathBuf> {
     }
     found.push(name);
     let target = format!("{TARGET}:");
-    found.retain(|name| !name.is_empty() && *name != target);
-    found.into_iter().map(PathBuf::from).collect()
+    let mut files: Vec<PathBuf> = Vec::new();
+    for name in found.into_iter().filter(|name| !name.is_empty()) {
+        if name != target {
+            files.push(name.into());
+        } else if files.last().is_some_and(|last| last.as_os_str() == TARGET) {
+            files.pop();
+        }
+    }
+    files
 }
 
 #[cfg(test)]
@@ -66,6 +73,7 @@ mod tests {
     #[test]
     fn a_rule_for_each_pass() {
         assert_eq!(names("x: a.hip b.h\nx: a.hip c.h\n"), ["a.hip", "b.h", "a.hip", "c.h"]);
+        assert_eq!(names("x x: a.hip\nx x: c.h x\n"), ["a.hip", "c.h", "x"]);
         assert_eq!(names(""), [""; 0]);
     }
 }

@@ -106,6 +106,11 @@ impl Compilation<'_> {
         for argument in listing {
             command.arg("-Xclang").arg(argument);
         }
+        if self.toolchain.compiler.is_launcher() {
+            // A cache writes the file on a hit only if it knows of it.
+            command.args(["-MD", "-MT", make_rule::TARGET, "-MF"]).arg(&rule);
+            command.arg("-Wno-unused-command-line-argument");
+        }
         command.args(flags).arg("-o").arg(&code).arg(pair.source.path);
         let token = self.toolchain.job_server.acquire();
         let begun = SystemTime::now();

@@ -221,3 +221,23 @@ fn many_sources() {
         assert!(text.contains(&format!("c\"reduce_{number}\"")), "{number}");
     }
 }
+
+/// A launcher that takes results from its cache writes what it knows of, and the build needs the list of headers.
+#[test]
+fn a_launcher_with_a_cache() {
+    if !require::tools(&["clang++-19", "ccache"]) {
+        return;
+    }
+    let tree = package();
+    let cache = tree.path("cache");
+    let variables = [("HIPCXX", "ccache clang++-19"), ("CCACHE_DIR", cache.to_str().unwrap())];
+    let first = modules(&build_for_two(&tree, &variables));
+    let before = published(&tree);
+    for directory in ["out/kpack/kernels", "out/kpack/.kernels.objects"] {
+        fs::remove_dir_all(tree.path(directory)).unwrap();
+    }
+    assert_eq!(modules(&build_for_two(&tree, &variables)), first);
+    assert_eq!(published(&tree), before);
+    let header = "cargo::rerun-if-changed=include/global.h".to_owned();
+    assert!(first.directives().contains(&header), "{:?}", first.directives());
+}
