@@ -1,5 +1,5 @@
-//! Finds the libraries from build scripts that this build's programs are linked with. An `OUT_DIR`
-//! may also hold libraries of earlier builds, so Cargo's messages decide.
+//! Finds the libraries and modules of build scripts that this build's programs contain. An `OUT_DIR`
+//! may also hold those of earlier builds, so Cargo's messages decide.
 
 use std::collections::BTreeMap;
 use std::collections::btree_map::Entry;
@@ -15,16 +15,16 @@ use kpack_core::{Error, ids};
 use kpack_format::names::{Group, is_manifest};
 use kpack_split::input;
 
-/// A library with kernels.
+/// A library with kernels, or modules of device code.
 #[derive(Debug)]
 pub(super) struct KernelLibrary {
     /// The package, by name and version.
     package: String,
-    /// The directory of the library and its archives.
+    /// The directory of the library and its archives, or of the modules.
     directory: PathBuf,
 }
 
-/// The libraries of a build, each once.
+/// The libraries and modules of a build, each once.
 pub(super) fn of_build(built: &Built) -> Vec<KernelLibrary> {
     let mut found: Vec<KernelLibrary> = Vec::new();
     // Cargo separates builds for the build machine from those for a target.
@@ -36,7 +36,7 @@ pub(super) fn of_build(built: &Built) -> Vec<KernelLibrary> {
         if any_near && !is_near(&script.out_dir) {
             continue;
         }
-        for directory in &script.linked_paths {
+        for directory in &script.directories {
             let known = found.iter().any(|library| library.directory == *directory);
             if !known && directory.join(INCLUDE_DIRECTORIES).is_file() {
                 found.push(KernelLibrary {
@@ -50,7 +50,7 @@ pub(super) fn of_build(built: &Built) -> Vec<KernelLibrary> {
 }
 
 impl KernelLibrary {
-    /// The header directories outside of the package that the library was compiled with.
+    /// The header directories outside of the package that it was compiled with.
     pub(super) fn include_directories(&self) -> Result<Vec<PathBuf>, Error> {
         let path = self.directory.join(INCLUDE_DIRECTORIES);
         let text = fs::read_to_string(&path).map_err(|e| Error::io(&path, "read", e))?;
@@ -58,7 +58,7 @@ impl KernelLibrary {
     }
 }
 
-/// Warns of libraries with code only for the GPUs of the machine that built them.
+/// Warns of libraries and modules with code only for the GPUs of the machine that built them.
 pub(super) fn warn_of_native_targets(
     libraries: &[KernelLibrary],
     report: &mut Report,

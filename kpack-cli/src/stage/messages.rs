@@ -3,8 +3,9 @@
 use std::io::BufRead;
 use std::path::{Path, PathBuf};
 
-use cargo_metadata::{Artifact, Message, TargetKind};
+use cargo_metadata::{Artifact, BuildScript, Message, TargetKind};
 
+use kpack_core::staging::MODULES_VARIABLE;
 use kpack_core::{Error, ids};
 
 /// The results of a build.
@@ -45,8 +46,8 @@ pub(super) struct Script {
     /// The package, by name and version.
     pub(super) package: String,
     pub(super) out_dir: PathBuf,
-    /// The library directories that it passed to Cargo.
-    pub(super) linked_paths: Vec<PathBuf>,
+    /// The directories of libraries and of modules that it passed to Cargo.
+    pub(super) directories: Vec<PathBuf>,
 }
 
 /// Reads the output of `cargo build` with `--message-format=json` or `json-render-diagnostics`.
@@ -62,12 +63,8 @@ pub(super) fn read(
             Message::CompilerArtifact(artifact) => built.add_artifact(artifact),
             Message::BuildScriptExecuted(script) => built.scripts.push(Script {
                 package: package_name(&script.package_id.repr),
+                directories: directories(&script),
                 out_dir: script.out_dir.into(),
-                linked_paths: script
-                    .linked_paths
-                    .into_iter()
-                    .map(|path| without_kind(path.as_str()).into())
-                    .collect(),
             }),
             Message::CompilerMessage(said) => {
                 if let Some(text) = said.message.rendered {
@@ -126,6 +123,14 @@ impl Built {
             self.binaries.push(binary);
         }
     }
+}
+
+/// The directories of libraries, then of modules.
+fn directories(script: &BuildScript) -> Vec<PathBuf> {
+    let linked = script.linked_paths.iter().map(|path| without_kind(path.as_str()));
+    let variables = script.env.iter();
+    let modules = variables.filter(|(name, _)| name.starts_with(MODULES_VARIABLE));
+    linked.chain(modules.map(|(_, directory)| directory.as_str())).map(PathBuf::from).collect()
 }
 
 /// Removes the kind of library from a search path such as `native=/usr/lib`.

@@ -5,7 +5,9 @@ use std::fs::{self, File};
 use std::path::Path;
 use std::process::Command;
 
-use crate::cargo_build::{artifact, built, messages, out_dir, program, refused, script, stage};
+use crate::cargo_build::{
+    artifact, built, messages, out_dir, program, refused, script, stage,
+};
 use crate::verified::assert_holds;
 use kpack_build::object_file;
 use kpack_cli::stage::Options;
@@ -75,6 +77,32 @@ fn targets_of_the_machine_that_built_a_package() {
             assert!(warning.text.starts_with(expected), "{}", warning.text);
         }
     }
+}
+
+/// They are in the program, which is linked with no library of theirs.
+#[test]
+fn modules_for_the_machine_that_built_them() {
+    let tree = Tree::new();
+    let out = "target/release/build/vec-0123/out/kpack";
+    let (modules, stale) = (format!("{out}/kernels"), format!("{out}/old"));
+    for (directory, targets) in [(&modules, "gfx942\n"), (&stale, "gfx1030\n")] {
+        fs::create_dir_all(tree.path(directory)).unwrap();
+        fs::write(tree.path(&format!("{directory}/include-directories.txt")), "").unwrap();
+        fs::write(tree.path(&format!("{directory}/native-targets.txt")), targets).unwrap();
+    }
+    fat_object(&tree, "modules.o", "fixture_report");
+    program(&tree, "modules.o", "");
+    let mut script = script(&tree, "registry+x#vec@0.2.0", "vec-0123");
+    script["linked_paths"] = json!([]);
+    script["env"] = json!([["KPACK_MODULES_kernels", tree.path(&modules)], ["OTHER", "1"]]);
+    let text = messages(&[script, artifact(&tree)]);
+    let report = stage(&Options::new(tree.path("dist")), text.as_bytes()).unwrap();
+    let [warning] = &report.findings[..] else {
+        panic!("{:?}", report.findings);
+    };
+    assert_eq!(warning.id, ids::NATIVE_TARGETS);
+    let expected = "package `vec v0.2.0` has code only for gfx942, the GPUs of the machine";
+    assert!(warning.text.starts_with(expected), "{}", warning.text);
 }
 
 #[test]

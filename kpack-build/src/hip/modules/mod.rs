@@ -19,7 +19,7 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 use kpack_core::publish::{NewNames, Stage};
-use kpack_core::staging::NATIVE_TARGETS;
+use kpack_core::staging::{INCLUDE_DIRECTORIES, MODULES_VARIABLE, NATIVE_TARGETS};
 use kpack_core::{Error, shown};
 use kpack_format::TargetId;
 
@@ -81,6 +81,8 @@ pub(super) struct ModulesBuild<'a> {
 struct Report {
     /// The files that it read.
     files: BTreeSet<PathBuf>,
+    /// Header directories outside of the package and the system.
+    include_directories: Vec<PathBuf>,
     /// The targets, if they are those of this machine because nobody named any.
     native: Vec<TargetId>,
     warnings: Vec<String>,
@@ -145,6 +147,9 @@ impl<'a> ModulesBuild<'a> {
                     Some(_) => BundleLocation::At(&self.directories.output),
                     None => BundleLocation::InOutDir,
                 };
+                let includes = report.include_directories.iter();
+                let includes = includes.map(|path| format!("{}\n", path.display()));
+                write(INCLUDE_DIRECTORIES, includes.collect::<String>().as_bytes())?;
                 if !report.native.is_empty() {
                     let targets = report.native.iter().map(|target| format!("{target}\n"));
                     write(NATIVE_TARGETS, targets.collect::<String>().as_bytes())?;
@@ -225,6 +230,7 @@ impl<'a> ModulesBuild<'a> {
         let mut build = toolchain.compiler.build(self.environment, &hidden);
         build.cargo_metadata(!self.hip.silent);
         let flags = Flags::new(self.hip, build, &toolchain, &self.directories)?;
+        report.include_directories.clone_from(&flags.include_directories);
         let compilation = Compilation {
             toolchain: &toolchain,
             flags: &flags.device,
@@ -282,10 +288,13 @@ impl<'a> ModulesBuild<'a> {
         Ok(of_gpus)
     }
 
-    /// The directives for Cargo. The program is linked with nothing.
+    /// The directives for Cargo. The program is linked with nothing, so a variable tells `kpack stage` of the modules.
     fn directives(&self, report: &Report) -> Vec<String> {
         let mut all = directives::watch(&report.files, self.environment);
         all.extend(report.warnings.iter().map(|text| directives::warning(text)));
+        let directory = self.directories.output.display();
+        let variable = format!("rustc-env={MODULES_VARIABLE}{}={directory}", self.name);
+        all.push(directives::directive(variable));
         all
     }
 }

@@ -233,7 +233,7 @@ catalogue! {
             "Split it with `kpack split`, if that was intended."
 
         NATIVE_TARGETS
-            "A library of the release has code only for the GPUs of the machine that built it."
+            "A package of the release has code only for the GPUs of the machine that built it."
             "Nothing named the GPU targets of its package, so other GPUs have no code."
             "Name the targets in build.rs or in the variable `KPACK_OFFLOAD_ARCH`, then build and stage again."
 

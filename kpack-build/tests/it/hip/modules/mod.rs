@@ -157,6 +157,7 @@ fn a_bundle_for_each_source_and_a_file_that_lists_them() {
         Vec::from_iter(published),
         [
             "out/kpack/kernels/affine.hipfb",
+            "out/kpack/kernels/include-directories.txt",
             "out/kpack/kernels/modules.rs",
             "out/kpack/kernels/reduce.hipfb",
         ]
