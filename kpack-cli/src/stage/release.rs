@@ -3,7 +3,7 @@
 use std::collections::BTreeMap;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 
 use kpack_format::TargetId;
@@ -17,7 +17,7 @@ use super::options::Options;
 use super::output_dir::OutputDir;
 use kpack_core::files::open;
 use kpack_core::publish::{Directory, StagedFile, Transaction, Update, name_part};
-use kpack_core::report::{FileReport, Outcome, Report};
+use kpack_core::report::{ArchiveReport, FileReport, Outcome, Report};
 use kpack_core::{Error, Storage, ids};
 use kpack_split::input::Lookup;
 use kpack_split::install::{HostPlan, InstallOptions, install_parsed};
@@ -207,11 +207,14 @@ impl<'a> Release<'a> {
             options.storage = storage.clone();
             install(&options, output, &debug_files, &mut report)?;
         }
-        for archive in &mut report.archives {
+        // The device code of a fat binary may join an archive that this run has just written.
+        let mut written: BTreeMap<PathBuf, ArchiveReport> = BTreeMap::new();
+        for mut archive in report.archives {
             let name = archive.path.file_name().unwrap_or_default();
             archive.path = output.path.join(KPACK_DIR).join(name);
+            written.insert(archive.path.clone(), archive);
         }
-        report.archives.sort_by(|a, b| a.path.cmp(&b.path));
+        report.archives = written.into_values().collect();
         Ok((report, debug_files))
     }
 }

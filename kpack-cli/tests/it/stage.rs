@@ -6,7 +6,7 @@ use std::path::Path;
 use std::process::Command;
 
 use crate::cargo_build::{
-    artifact, built, messages, out_dir, program, refused, script, stage,
+    artifact, artifact_of, built, messages, out_dir, program, refused, script, stage,
 };
 use crate::verified::assert_holds;
 use kpack_build::object_file;
@@ -103,6 +103,35 @@ fn modules_for_the_machine_that_built_them() {
     assert_eq!(warning.id, ids::NATIVE_TARGETS);
     let expected = "package `vec v0.2.0` has code only for gfx942, the GPUs of the machine";
     assert!(warning.text.starts_with(expected), "{}", warning.text);
+}
+
+/// Two programs, of which one has an object that was split before the link, and the other has modules, whose archives get
+/// the program's name.
+#[test]
+fn an_archive_that_is_written_twice_is_listed_once() {
+    let tree = Tree::new();
+    out_dir(&tree, "vec-0123", "app");
+    program(&tree, "target/release/build/vec-0123/out/kpack/app/app.o", "");
+    let tool = tree.path("target/release/tool");
+    fs::rename(tree.path("target/release/app"), &tool).unwrap();
+    fat_object(&tree, "modules.o", "fixture_report");
+    program(&tree, "modules.o", "");
+    let text = messages(&[
+        script(&tree, "registry+x#vec@0.2.0", "vec-0123"),
+        artifact(&tree),
+        artifact_of(&tree, &tool, "bin"),
+    ]);
+    let report = stage(&Options::new(tree.path("dist")), text.as_bytes()).unwrap();
+    let listed = report.archives.iter().map(|archive| {
+        assert_eq!(archive.size, fs::metadata(&archive.path).unwrap().len());
+        archive.path.strip_prefix(tree.path("dist")).unwrap().to_str().unwrap()
+    });
+    assert_eq!(
+        Vec::from_iter(listed),
+        ["lib/.kpack/app_lib_gfx1100.kpack", "lib/.kpack/app_lib_gfx942.kpack"]
+    );
+    assert_eq!(staged_kernels(&tree).len(), 4);
+    assert_holds(&tree.path("dist"));
 }
 
 #[test]
