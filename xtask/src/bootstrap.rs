@@ -9,7 +9,7 @@ use std::process::Command;
 
 use anyhow::{Result, ensure};
 use clap::ValueEnum;
-use kpack_tools::WINDOWS;
+use kpack_tools::CROSS_TARGETS;
 use kpack_tools::process::try_run;
 use kpack_tools::programs::find_program;
 use xshell::cmd;
@@ -81,11 +81,11 @@ pkg-config pkg-config test finds the loader as a library
 strace strace test,faults,workflow shows when files are flushed, and stops programs
 zstd zstd test,bench what `cargo xtask bench` compares with
 xz-utils xz test compresses as Debian's packages do
-gcc-aarch64-linux-gnu aarch64-linux-gnu-gcc,aarch64-linux-gnu-objcopy,aarch64-linux-gnu-strip test-all builds host binaries for AArch64
-libc6-dev-arm64-cross /usr/aarch64-linux-gnu/lib/libc.so.6 test-all the C library of host binaries for AArch64
+gcc-aarch64-linux-gnu aarch64-linux-gnu-gcc,aarch64-linux-gnu-objcopy,aarch64-linux-gnu-strip e2e,test-all builds host binaries for AArch64
+libc6-dev-arm64-cross /usr/aarch64-linux-gnu/lib/libc.so.6 e2e,test-all the C library of host binaries for AArch64
 gcc-powerpc64le-linux-gnu powerpc64le-linux-gnu-gcc,powerpc64le-linux-gnu-objcopy,powerpc64le-linux-gnu-strip test-all builds host binaries for ppc64le
 libc6-dev-ppc64el-cross /usr/powerpc64le-linux-gnu/lib/libc.so.6 test-all the C library of host binaries for ppc64le
-qemu-user qemu-aarch64,qemu-ppc64le test-all runs host binaries for AArch64 and ppc64le
+qemu-user qemu-aarch64,qemu-ppc64le e2e,test-all runs host binaries for AArch64 and ppc64le
 gcc-mingw-w64-x86-64-posix x86_64-w64-mingw32-gcc-posix,x86_64-w64-mingw32-gcc,x86_64-w64-mingw32-strip,x86_64-w64-mingw32-objcopy,x86_64-w64-mingw32-objdump test-all,faults,real,bench builds programs for Windows
 g++-mingw-w64-x86-64-posix x86_64-w64-mingw32-g++-posix test-all links HIP programs for Windows, as clang does with the C++ library
 wine wine test-all,real runs programs for Windows
@@ -174,9 +174,9 @@ fn has_module(module: &str) -> bool {
 /// apt-get is missing or not permitted, a package cannot be installed, or another would have to go.
 pub(crate) fn install_missing(tasks: &[Needs]) -> Result<()> {
     install_packages(tasks)?;
-    let windows_too = [Needs::TestAll, Needs::Real];
-    if tasks.is_empty() || tasks.iter().any(|task| windows_too.contains(task)) {
-        install_standard_library()?;
+    let cross_too = [Needs::TestAll, Needs::Real, Needs::E2e];
+    if tasks.is_empty() || tasks.iter().any(|task| cross_too.contains(task)) {
+        install_standard_libraries()?;
     }
     Ok(())
 }
@@ -185,7 +185,8 @@ pub(crate) fn install_missing(tasks: &[Needs]) -> Result<()> {
 pub(crate) fn optional(choice: Choice) -> Vec<String> {
     let tools = Tool::all().filter(|tool| !tool.is_for(&choice.needs()));
     let programs = tools.flat_map(|tool| Vec::from_iter(tool.programs().map(str::to_owned)));
-    programs.chain((choice == Choice::Basic).then(|| WINDOWS.to_owned())).collect()
+    let cross = CROSS_TARGETS.iter().filter(|_| choice == Choice::Basic);
+    programs.chain(cross.map(|target| (*target).to_owned())).collect()
 }
 
 /// The tests that were skipped because of a missing tool, in a line, and how to install it.
@@ -206,27 +207,32 @@ fn option_for(missing: &str) -> Option<&'static str> {
     };
     if is_named(Choice::Basic) {
         Some("--bootstrap")
-    } else if is_named(Choice::All) || missing.ends_with(WINDOWS) {
+    } else if is_named(Choice::All) || CROSS_TARGETS.iter().any(|target| missing.ends_with(target))
+    {
         Some("--bootstrap=all")
     } else {
         None
     }
 }
 
-/// Rust's standard library for Windows.
-fn install_standard_library() -> Result<()> {
+/// Rust's standard libraries for Windows and AArch64.
+fn install_standard_libraries() -> Result<()> {
     let sysroot = process::run!("rustc --print sysroot")?;
-    if Path::new(sysroot.trim()).join("lib/rustlib").join(WINDOWS).is_dir() {
+    let libraries = Path::new(sysroot.trim()).join("lib/rustlib");
+    let missing = CROSS_TARGETS.into_iter().filter(|target| !libraries.join(target).is_dir());
+    let missing = Vec::from_iter(missing);
+    if missing.is_empty() {
         return Ok(());
     }
+    let names = missing.join(" and ");
     if find_program("rustup").is_none() {
         println!(
-            "   rustup is missing, which installs Rust's {WINDOWS}: tests for Windows need it"
+            "   rustup is missing, which installs Rust's {names}: tests of such programs need it"
         );
         return Ok(());
     }
-    process::step(&format!("Installing Rust's standard library for {WINDOWS} (125 MB on disk)"));
-    log::run(cmd!(process::shell(), "rustup target add {WINDOWS}"))
+    process::step(&format!("Installing Rust's standard library for {names} (150 MB on disk each)"));
+    log::run(cmd!(process::shell(), "rustup target add {missing...}"))
 }
 
 fn install_packages(tasks: &[Needs]) -> Result<()> {
@@ -270,10 +276,9 @@ fn install_packages(tasks: &[Needs]) -> Result<()> {
 
 #[cfg(test)]
 mod tests {
-    use super::{
-        Choice, Needs, Tool, WINDOWS, find_program, has_module, option_for, optional, skipped,
-    };
+    use super::{Choice, Needs, Tool, find_program, has_module, option_for, optional, skipped};
     use clap::ValueEnum as _;
+    use kpack_tools::CROSS_TARGETS;
 
     #[test]
     fn each_task_installs_only_its_own_tools() {
@@ -306,9 +311,12 @@ mod tests {
             assert_eq!(basic.iter().any(|name| name == tool), option.ends_with("all"));
             assert!(!all.iter().any(|name| name == tool));
         }
-        let [basic, all] = [basic, all].map(|tools| tools.iter().any(|name| name == WINDOWS));
-        assert!(basic && !all);
-        assert_eq!(option_for("/lib/rustlib/x86_64-pc-windows-gnu"), Some("--bootstrap=all"));
+        for target in CROSS_TARGETS {
+            let [basic, all] = [&basic, &all].map(|tools| tools.iter().any(|name| name == target));
+            assert!(basic && !all, "{target}");
+            let library = format!("/lib/rustlib/{target}");
+            assert_eq!(option_for(&library), Some("--bootstrap=all"));
+        }
         assert_eq!(option_for("only root can do this"), None);
         let tests = ["one", "two"].map(str::to_owned).into();
         let line = skipped("`wine` is missing", &tests);
