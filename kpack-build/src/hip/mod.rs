@@ -36,7 +36,7 @@ pub use modules::Modules;
 pub use options::Hip;
 pub use rocm::Rocm;
 
-/// The directories of what this process, a build script, has built. Libraries and modules of one name would share one.
+/// The directories that this process, a build script, has built. A library and modules of the same name would share one.
 static BUILT: Mutex<BTreeSet<PathBuf>> = Mutex::new(BTreeSet::new());
 
 impl Hip {
@@ -57,8 +57,8 @@ impl Hip {
     /// If it fails, a build script may go on without the library. Cargo runs it again once a source has changed.
     ///
     /// # Errors
-    /// [`Error::Compiler`] if there is no compiler or the sources do not compile; [`Error::Usage`]
-    /// for invalid options, or a name that this build script has built; [`Error::Refused`] for objects that cannot be split before the link;
+    /// [`Error::Compiler`] if there is no compiler or the sources do not compile; [`Error::Usage`] for invalid options, or a
+    /// name that this build script has built; [`Error::Refused`] for objects that cannot be split before the link;
     /// [`Error::Io`].
     pub fn try_compile(&self, name: &str) -> Result<Library, Error> {
         self.build(name, Kind::Static)
@@ -144,7 +144,7 @@ impl Hip {
     }
 
     fn add_built(&self, directory: &Path) {
-        // With other variables, it is no build script.
+        // A process with other variables is not a build script, and may build the same again.
         if self.environment.is_none() {
             lock(&BUILT).insert(directory.to_owned());
         }

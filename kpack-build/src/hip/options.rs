@@ -22,7 +22,7 @@ use kpack_core::Spirv;
 /// | --- | --- |
 /// | `HIPCXX` | the compiler; with a launcher in front, as `ccache clang++` |
 /// | `ROCM_PATH`, `HIP_PATH` | the ROCm installation: its compiler, headers, and library `amdhip64`; without them, see [`Rocm`](super::Rocm) |
-/// | `HIPFLAGS` | further flags, separated by spaces; quotes as in a shell, `#` starts no comment |
+/// | `HIPFLAGS` | further flags, separated by spaces; quotes as in a shell, `#` does not start a comment |
 /// | `KPACK_OFFLOAD_ARCH` | GPU targets, separated by `;`, `,` or white space; they replace those that the script names |
 /// | `CXXFLAGS`, `CXXSTDLIB`, `AR`, `ARFLAGS` | flags, the C++ standard library and the archiver, as for the crate `cc`; also for one target, such as `CXXFLAGS_x86_64_unknown_linux_gnu` or `TARGET_AR` |
 ///
@@ -254,8 +254,8 @@ impl Hip {
 
     /// Sets the compiler. Without it, `HIPCXX` names the compiler. If that is not set either, kpack tries the compilers
     /// of the [`Rocm`](super::Rocm) that variables or Python environments name, then `amdclang++` on the `PATH`, then
-    /// those in `/opt/rocm` (unless `ROCM_PATH` or `HIP_PATH` is set), and last `hipcc` and `clang++` on the `PATH`. It takes the first that supports all GPU targets of the build and
-    /// finds its lld.
+    /// those in `/opt/rocm` (unless `ROCM_PATH` or `HIP_PATH` is set), and last `hipcc` and `clang++` on the `PATH`. It
+    /// takes the first that supports all GPU targets of the build and finds its lld.
     pub fn compiler(&mut self, path: impl AsRef<Path>) -> &mut Self {
         self.compiler = Some(path.as_ref().to_owned());
         self

@@ -12,7 +12,7 @@ use kpack_core::Error;
 use kpack_core::gpus::{KFD_NODES, agents_at};
 use kpack_core::words::list;
 
-/// Whoever builds the program decides, so this variable replaces what build scripts name.
+/// This variable replaces the targets in build scripts, so that the person who builds the program decides.
 const VARIABLE: &str = "KPACK_OFFLOAD_ARCH";
 
 /// The GPU targets to compile for.
@@ -70,7 +70,7 @@ impl Targets {
         self.all.iter().filter(is_within).cloned().collect()
     }
 
-    /// The targets, if nobody named them and they are those of this machine's GPUs.
+    /// The targets, if they are those of this machine's GPUs because none is specified.
     pub(super) fn native(&self) -> Option<&[TargetId]> {
         self.is_native.then_some(&self.all)
     }
@@ -87,7 +87,7 @@ impl Targets {
     }
 }
 
-/// The targets in `KPACK_OFFLOAD_ARCH`; else those that the build script names; none if nobody names any.
+/// The targets in `KPACK_OFFLOAD_ARCH`; else those that the build script specifies, which may be none.
 pub(super) fn named(hip: &Hip, environment: &Environment) -> Result<Vec<TargetId>, Error> {
     let variable = environment.get(VARIABLE).unwrap_or_default();
     let all = read(VARIABLE, [&*variable.to_string_lossy()])?;

@@ -83,7 +83,7 @@ struct Report {
     files: BTreeSet<PathBuf>,
     /// Header directories outside of the package and the system.
     include_directories: Vec<PathBuf>,
-    /// The targets, if they are those of this machine because nobody named any.
+    /// The targets of this machine's GPUs, if the build compiles for them because no target is specified.
     native: Vec<TargetId>,
     warnings: Vec<String>,
 }

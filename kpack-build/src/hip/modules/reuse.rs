@@ -1,6 +1,6 @@
 //! Code objects of earlier builds, which need not be compiled again.
 //!
-//! Beside each is a record of what it was made of: the version of the compiler, its arguments and variables, ROCm's device
+//! Beside each code object is a record of what it was made of: the version of the compiler, its arguments and variables, ROCm's device
 //! libraries, and the content of all files that the compiler lists as read. Times of these files do not count, because
 //! checkouts and caches change them. A new header that the compiler would find before one that it has read does not count
 //! either.
@@ -29,7 +29,7 @@ const HEADER: &str = "kpack-build code object 1";
 const CODE: &str = "co";
 const RECORD: &str = "inputs";
 
-/// How much earlier than the clock the time of a changed file may be: kernels count it in ticks of at most 10 ms.
+/// A changed file may get a time this much before the clock's, because Linux takes it from its last tick.
 const TICK: Duration = Duration::from_millis(10);
 
 /// A source and a target, which make one code object.
@@ -51,12 +51,12 @@ pub(super) struct Object {
 /// The code objects of the modules of one name.
 pub(super) struct ObjectCache {
     directory: Directory,
-    /// The digests of inputs when this build first read them; `None` if it cannot be read.
+    /// The digest of each input when this build first read it; `None` if the input cannot be read.
     digests: Mutex<BTreeMap<PathBuf, Option<Blake3>>>,
 }
 
 impl ObjectCache {
-    /// Those beside the directory that `stage` makes.
+    /// The code objects beside the directory `name` that `stage` publishes.
     pub(super) fn open(stage: &Stage, name: &str) -> Result<Self, Error> {
         let directory = stage.above().provide_below(format!(".{name}.objects").as_ref())?;
         Ok(Self { directory, digests: Mutex::default() })
@@ -116,8 +116,8 @@ impl ObjectCache {
         publish(RECORD)
     }
 
-    /// The digests of these files as they are now; `None` if one may have changed since `begun`, or has changed since this
-    /// build first read it: it may have been different again while the compiler read it.
+    /// The digests of these files as they are now. `None` if a file may have changed since `begun`, or since this build first
+    /// read it, because the compiler may have read another version.
     fn unchanged_since(
         &self,
         inputs: &[PathBuf],
@@ -127,7 +127,7 @@ impl ObjectCache {
         let digests = inputs.iter().map(|input| {
             let path = package.join(input);
             let digest = read_digest(&path)?;
-            // After reading, so that a change between the two is seen, too.
+            // After reading, to notice a change between the two.
             let changed = changed_at(&fs::metadata(&path).ok()?).ok()?;
             let is_older = changed.checked_add(TICK)? < begun;
             let first = *lock(&self.digests).entry(path).or_insert(Some(digest));
@@ -144,7 +144,7 @@ impl ObjectCache {
         })
     }
 
-    /// Removes what is of other pairs than these.
+    /// Removes the code objects and records of all other pairs.
     pub(super) fn remove_others(&self, pairs: &[Pair<'_>]) -> Result<(), Error> {
         let names = |pair| [CODE, RECORD].map(|ending| file_name(pair, ending));
         let own: BTreeSet<String> = pairs.iter().flat_map(names).collect();
@@ -213,7 +213,7 @@ impl Record {
         text
     }
 
-    /// `None` unless it is a whole one of this version.
+    /// `None` if the record is truncated, damaged, or of another version.
     fn read(mut text: &[u8]) -> Option<Self> {
         let (mut command, mut code) = (None, None);
         let (mut inputs, mut warnings) = (BTreeMap::new(), Vec::new());
