@@ -22,8 +22,10 @@ pub(super) fn run(command: &mut Command, what: &str) -> Result<Vec<u8>, Error> {
 
 /// The error of a program that failed.
 pub(super) fn failed(what: &str, status: ExitStatus, printed: &str, command: &str) -> Error {
+    let advice =
+        advice(printed).map(|advice| format!("To fix it, {advice}.\n")).unwrap_or_default();
     let printed = printed.trim_end();
-    Error::Compiler(format!("{what} ({status}):\n{printed}\nThe command was: {command}"))
+    Error::Compiler(format!("{what} ({status}):\n{printed}\n{advice}The command was: {command}"))
 }
 
 /// A program and its arguments.
@@ -33,6 +35,22 @@ pub(super) fn command_line(command: &Command) -> String {
         let _ = write!(text, " {}", Path::new(argument).display());
     }
     text
+}
+
+/// What to do about an error of clang that does not say so.
+pub(super) fn advice(printed: &str) -> Option<&'static str> {
+    let known = [
+        ("\"lld\" doesn't exist", "install the lld of the compiler's version"),
+        // lld maps its output, so a write to a full disk is this signal.
+        ("Bus error", "check whether the disk of OUT_DIR is full"),
+        // ROCm's headers include those of the C++ library, for device code too.
+        (
+            "'bits/c++config.h' file not found",
+            "install the C++ library of the machine that you compile for (Debian, for AArch64: \
+             `apt-get install g++-aarch64-linux-gnu`)",
+        ),
+    ];
+    known.into_iter().find(|(error, _)| printed.contains(error)).map(|(_, advice)| advice)
 }
 
 /// The line that says why a compiler failed: its first error, otherwise the first line that it printed.

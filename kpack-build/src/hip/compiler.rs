@@ -9,7 +9,7 @@ use std::fmt;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use super::command::error_line;
+use super::command::{advice, error_line};
 use super::environment::{Environment, words};
 use super::rocm::{self, Location, Origin};
 use kpack_core::Error;
@@ -295,8 +295,7 @@ impl Compiler {
             Ok(output) => {
                 let printed = String::from_utf8_lossy(&output.stderr);
                 let error = error_line(&printed).unwrap_or("it failed");
-                let advice =
-                    if error.contains("lld") { "; install the lld of its version" } else { "" };
+                let advice = advice(error).map(|advice| format!("; {advice}")).unwrap_or_default();
                 Err(format!("cannot link device code{advice} ({error})"))
             }
             Err(error) => Err(format!("cannot be run: {error}")),
@@ -556,7 +555,7 @@ mod tests {
             let requirements = Requirements::new(&targets, &[], &environment);
             let error = Compiler::find_with(&requirements, root).unwrap_err().to_string();
             assert!(error.contains("clang++-22"), "{error}");
-            assert!(error.contains("install the lld of its version"), "{error}");
+            assert!(error.contains("install the lld of the compiler's version"), "{error}");
         }
         process::script(root.join("bin/clang++-19"), "echo amdgcn");
         assert_eq!(found(root, &[]).0, "bin/clang++-19");

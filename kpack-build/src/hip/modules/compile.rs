@@ -17,7 +17,7 @@ use kpack_format::digest::{Blake3, Hasher};
 
 use super::device_libraries::DeviceLibraries;
 use super::reuse::{Object, ObjectCache, Pair, code_name};
-use crate::hip::command::{command_line, error_line};
+use crate::hip::command::{advice, command_line, error_line};
 use crate::hip::compiler;
 use crate::hip::make_rule::{self, dependencies};
 use crate::hip::toolchain::Toolchain;
@@ -205,11 +205,10 @@ impl Failure {
         let printed = [&output.stdout[..], &output.stderr].concat();
         let printed = String::from_utf8_lossy(&printed).trim_end().to_owned();
         let line = match error_line(&printed) {
-            // lld maps its output, so a write into a full disk is this signal.
-            Some(line) if line.contains("Bus error") => {
-                format!("{line} (is the disk of OUT_DIR full?)")
-            }
-            Some(line) => line.to_owned(),
+            Some(line) => match advice(&printed) {
+                Some(advice) => format!("{line}; {advice}"),
+                None => line.to_owned(),
+            },
             None => format!("the compiler failed without a message ({})", output.status),
         };
         Self { line, printed, command: command_line(command) }

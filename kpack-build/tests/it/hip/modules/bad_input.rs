@@ -116,7 +116,7 @@ fn a_full_disk() {
         assert_ne!(fs::read(&bundle).unwrap(), before);
         let is_clear = |error: &String| {
             error.contains("No space left on device")
-                || error.contains("is the disk of OUT_DIR full?")
+                || error.contains("whether the disk of OUT_DIR is full")
         };
         assert!(!errors.is_empty() && errors.iter().all(is_clear), "{errors:#?}");
         println!("said: {}", errors[0]);

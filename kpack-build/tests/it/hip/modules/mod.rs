@@ -452,6 +452,30 @@ fn a_source_that_needs_a_device_link() {
     );
 }
 
+/// Those of its C++ library, which ROCm's headers include.
+#[test]
+fn headers_of_another_system_that_are_missing() {
+    if !require::tool("clang++-19") {
+        return;
+    }
+    let tree = package();
+    let found =
+        "/usr/bin/../include/c++/12/cwchar:44:10: fatal error: 'bits/c++config.h' file not found";
+    let failing = format!(
+        "case \"$*\" in *kernels/affine.hip*) echo \"{found}\" >&2; exit 1 ;; esac\nexec clang++-19 \"$@\""
+    );
+    process::script(tree.path("compiler"), &failing);
+    let compiler = tree.path("compiler").display().to_string();
+    let hip =
+        build_for_two(&tree, &[("HIPCXX", &compiler), ("TARGET", "aarch64-unknown-linux-gnu")]);
+    let advice = "install the C++ library of the machine that you compile for (Debian, for AArch64: \
+                  `apt-get install g++-aarch64-linux-gnu`)";
+    let text = error(&tree, &hip);
+    assert!(text.contains(&format!("for gfx942, gfx1100: {found}; {advice}\n")), "{text}");
+    let text = hip.try_compile("kernels").unwrap_err().to_string();
+    assert!(text.contains(&format!("To fix it, {advice}.\nThe command was")), "{text}");
+}
+
 /// Neither needs headers of the other system, as long as the sources do not.
 #[test]
 fn modules_for_another_system() {
