@@ -2,7 +2,7 @@
 
 use std::fmt::Write;
 use std::path::Path;
-use std::process::{Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Output, Stdio};
 
 use kpack_core::Error;
 
@@ -10,11 +10,11 @@ use kpack_core::Error;
 ///
 /// # Errors
 /// [`Error::Compiler`] with everything that it printed.
-pub(super) fn run(command: &mut Command, what: &str) -> Result<Vec<u8>, Error> {
+pub(super) fn run(command: &mut Command, what: &str) -> Result<Output, Error> {
     let output = command.stdin(Stdio::null()).output();
     let output = output.map_err(|e| Error::io(command.get_program().as_ref(), "run", e))?;
     if output.status.success() {
-        return Ok(output.stdout);
+        return Ok(output);
     }
     let printed = [output.stdout, output.stderr].concat();
     Err(failed(what, output.status, &String::from_utf8_lossy(&printed), &command_line(command)))
@@ -35,6 +35,14 @@ pub(super) fn command_line(command: &Command) -> String {
         let _ = write!(text, " {}", Path::new(argument).display());
     }
     text
+}
+
+/// The lines of a compiler's warnings, without those that count them.
+pub(super) fn warnings(output: &Output) -> Vec<String> {
+    let printed = String::from_utf8_lossy(&output.stderr);
+    let counts = |line: &str| line.contains(" generated when compiling for ");
+    let lines = printed.lines().filter(|line| !line.trim().is_empty() && !counts(line));
+    lines.map(str::to_owned).collect()
 }
 
 /// What to do about an error of clang that does not say so.

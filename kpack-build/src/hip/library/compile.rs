@@ -1,21 +1,21 @@
-//! Compiles sources in parallel, and makes static libraries. The crate `cc` runs the compiler, so that Cargo's job
-//! server limits how many run, and the archiver.
+//! Compiles sources in parallel, within the limits of Cargo's job server, and makes static libraries, for which the crate
+//! `cc` runs the archiver.
 
 use std::any::Any;
 use std::collections::BTreeMap;
-use std::ffi::{OsStr, OsString};
+use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, ExitStatus};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex};
 
 use cc::{BuildMessage, BuildMessageKind, BuildMessageLogger};
 
-use crate::hip::command::{self, command_line, failed};
+use crate::hip::command::{self, command_line, failed, warnings};
 use crate::hip::make_rule::{self, dependencies};
 use crate::hip::toolchain::Toolchain;
 use kpack_core::Error;
-use kpack_core::parallel;
+use kpack_core::parallel::{self, lock};
 use kpack_format::TargetId;
 use kpack_format::offload_bundle;
 
@@ -44,104 +44,107 @@ pub(super) struct Compilation<'a> {
     pub(super) flags: &'a [OsString],
     /// Where the compiler runs.
     pub(super) package: &'a Path,
-    /// The variables for `cc`.
-    pub(super) variables: BTreeMap<OsString, OsString>,
+    /// The variables of the build.
+    pub(super) variables: &'a BTreeMap<OsString, OsString>,
 }
 
 impl Compilation<'_> {
-    /// Compiles all sources, in the directory of `build`.
+    /// Compiles all sources.
     ///
     /// # Errors
     /// [`Error::Compiler`] with the compiler's output.
-    pub(super) fn run(&self, build: &cc::Build, jobs: &[Job]) -> Result<Compiled, Error> {
-        // The flags are complete, so `cc` must not add its own again.
-        let mut variables = self.variables.clone();
-        variables.retain(|name, _| !name.to_string_lossy().contains("CXXFLAGS"));
-        variables.insert("CXXFLAGS".into(), OsString::new());
-        let mut warnings = Vec::new();
-        let mut rules = Vec::new();
-        // All sources for the same targets are compiled at once.
-        let mut groups: BTreeMap<&[TargetId], Vec<&Job>> = BTreeMap::new();
-        for job in jobs {
-            groups.entry(&job.targets).or_default().push(job);
+    pub(super) fn run(&self, jobs: &[Job]) -> Result<Compiled, Error> {
+        if let Some(job) = jobs.iter().find(|job| job.targets.is_empty()) {
+            let bundle = empty_bundle(job);
+            let bytes = offload_bundle::plain([("host-x86_64-unknown-linux-gnu-", &[][..])]);
+            fs::write(&bundle, bytes).map_err(|e| Error::io(&bundle, "write", e))?;
         }
-        for (targets, jobs) in groups {
-            let mut build = build.clone();
-            build.set_envs_snapshot(variables.clone()).cargo_metadata(false);
-            build.no_default_flags(true).inherit_rustflags(false).inherit_trim_paths(false);
-            build.flags(of_targets(targets, jobs[0])?).flags(self.flags);
-            build.flags(["-MD", "-MT", make_rule::TARGET]);
-            build.files(jobs.iter().map(|job| &job.source));
-            let what = |source: &Path| format!("`{}` does not compile", source.display());
-            let (made, printed) = logged(build, what, |build| build.try_compile_intermediates())?;
-            warnings.extend(printed);
-            for (job, made) in jobs.iter().zip(made) {
-                let of_host = made.with_extension("d");
-                rules.extend(fs::read(&of_host).map_err(|e| Error::io(&of_host, "read", e))?);
-                rules.push(b'\n');
-                fs::rename(&made, &job.object).map_err(|e| Error::io(&job.object, "rename", e))?;
-            }
-        }
-        // `-MD` covers only the host pass; each target may include other files.
-        let of_device = parallel::with_jobs(self.toolchain.threads, || {
-            parallel::try_map(jobs, |job| self.rule_of_device(job))
+        let compiled = parallel::with_jobs(self.toolchain.threads, || {
+            parallel::try_map(jobs, |job| self.compile(job))
         })?;
-        rules.extend(of_device.concat());
-        let mut included = dependencies(&String::from_utf8_lossy(&rules));
+        let (rules, warnings): (Vec<Vec<u8>>, Vec<Vec<String>>) = compiled.into_iter().unzip();
+        let mut included = dependencies(&String::from_utf8_lossy(&rules.concat()));
         included.sort();
         included.dedup();
-        Ok(Compiled { included, warnings })
+        Ok(Compiled { included, warnings: warnings.concat() })
     }
 
-    /// The rule that lists the files that a source includes for its GPU targets.
-    fn rule_of_device(&self, job: &Job) -> Result<Vec<u8>, Error> {
-        if job.targets.is_empty() {
-            return Ok(Vec::new());
-        }
-        let mut compiler = self.toolchain.compiler.command();
-        compiler.args(["-M", "-MT", make_rule::TARGET, "--cuda-device-only"]).args(self.flags);
-        compiler.args(of_targets(&job.targets, job)?);
-        // Some flags are for the pass that makes host code.
-        compiler.arg("-Wno-unused-command-line-argument");
+    /// Compiles a source. Returns the rules that list the files that it includes, and the lines of warnings.
+    fn compile(&self, job: &Job) -> Result<(Vec<u8>, Vec<String>), Error> {
         let source = job.source.display();
-        let what = format!("cannot list the files that `{source}` includes for GPU targets");
-        let _token = self.toolchain.job_server.acquire();
-        command::run(compiler.arg(&job.source).current_dir(self.package), &what)
+        let rule = job.object.with_extension("d");
+        let mut compiler = self.command(job);
+        compiler.args(["-MD", "-MT", make_rule::TARGET, "-MF"]).arg(&rule);
+        compiler.arg("-o").arg(&job.object).arg("-c").arg(&job.source);
+        let token = self.toolchain.job_server.acquire();
+        let output = command::run(&mut compiler, &format!("`{source}` does not compile"))?;
+        drop(token);
+        let mut rules = fs::read(&rule).map_err(|e| Error::io(&rule, "read", e))?;
+        if !job.targets.is_empty() {
+            // `-MD` covers only the host pass; each target may include other files.
+            let mut compiler = self.command(job);
+            compiler.args(["-M", "-MT", make_rule::TARGET, "--cuda-device-only"]);
+            // Some flags are for the pass that makes host code.
+            compiler.arg("-Wno-unused-command-line-argument").arg(&job.source);
+            let what = format!("cannot list the files that `{source}` includes for GPU targets");
+            let _token = self.toolchain.job_server.acquire();
+            rules.push(b'\n');
+            rules.extend(command::run(&mut compiler, &what)?.stdout);
+        }
+        rules.push(b'\n');
+        Ok((rules, warnings(&output)))
+    }
+
+    /// The compiler in the package's directory, with the variables of the build, and the flags for a source.
+    fn command(&self, job: &Job) -> Command {
+        let mut command = self.toolchain.compiler.command();
+        command.env_clear().envs(self.variables).current_dir(self.package);
+        command.args(of_targets(job)).args(self.flags);
+        command
     }
 }
 
 /// The flags for GPU targets. Without any, the wrapper of the host code has a bundle without device code, so that a
 /// program links, and a HIP runtime says that there is no code for its GPU.
-fn of_targets(targets: &[TargetId], job: &Job) -> Result<Vec<OsString>, Error> {
-    if !targets.is_empty() {
-        let flags = targets.iter().map(|target| format!("--offload-arch={target}").into());
-        return Ok(flags.collect());
+fn of_targets(job: &Job) -> Vec<OsString> {
+    if !job.targets.is_empty() {
+        let flags = job.targets.iter().map(|target| format!("--offload-arch={target}").into());
+        return flags.collect();
     }
-    let bundle = job.object.with_file_name("no-device-code.hipfb");
-    let bytes = offload_bundle::plain([("host-x86_64-unknown-linux-gnu-", &[][..])]);
-    fs::write(&bundle, bytes).map_err(|e| Error::io(&bundle, "write", e))?;
     let xclang = || OsString::from("-Xclang");
     let include = "-fcuda-include-gpubinary".into();
-    Ok(vec!["--cuda-host-only".into(), xclang(), include, xclang(), bundle.into()])
+    vec!["--cuda-host-only".into(), xclang(), include, xclang(), empty_bundle(job).into()]
+}
+
+/// The path of the bundle without device code.
+fn empty_bundle(job: &Job) -> PathBuf {
+    job.object.with_file_name("no-device-code.hipfb")
 }
 
 /// Makes the static library `lib<name>.a` of objects.
 ///
 /// # Errors
 /// [`Error::Compiler`] with the archiver's output.
-pub(super) fn archive(build: cc::Build, name: &str, objects: &[PathBuf]) -> Result<(), Error> {
-    let what = |_: &Path| {
-        format!("cannot make `lib{name}.a`; the variable AR names an archiver for the target")
+pub(super) fn archive(mut build: cc::Build, name: &str, objects: &[PathBuf]) -> Result<(), Error> {
+    let log = Arc::new(Log::default());
+    build.message_logger(Some(log.clone()));
+    let Err(error) = build.try_create_archive(name, objects) else {
+        return Ok(());
     };
-    logged(build, what, |build| build.try_create_archive(name, objects)).map(|_| ())
+    let what =
+        format!("cannot make `lib{name}.a`; the variable AR names an archiver for the target");
+    let printed = lock(&log.0);
+    match &printed.failed {
+        Some((status, command)) => Err(failed(&what, *status, &printed.lines.join("\n"), command)),
+        None => Err(Error::Compiler(format!("{what}: {error}"))),
+    }
 }
 
-/// What the programs that `cc` runs print, and which of them failed first. The last argument of a program tells them
-/// apart: the source that it compiles.
+/// What the archiver prints, and how it failed.
 #[derive(Default)]
 struct Printed {
-    lines: Vec<(OsString, String)>,
-    failed: Option<(OsString, ExitStatus, String)>,
+    lines: Vec<String>,
+    failed: Option<(ExitStatus, String)>,
 }
 
 #[derive(Default)]
@@ -152,37 +155,13 @@ impl BuildMessageLogger for Log {
         let Some(command) = extra.downcast_ref::<Command>() else {
             return;
         };
-        let last = command.get_args().last().unwrap_or(OsStr::new("")).to_owned();
-        let mut printed = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut printed = lock(&self.0);
         match kind {
-            BuildMessageKind::StderrForwarding => printed.lines.push((last, message.to_string())),
+            BuildMessageKind::StderrForwarding => printed.lines.push(message.to_string()),
             BuildMessageKind::CommandFailed { exit_status, is_detection_cmd: false, .. } => {
-                printed.failed.get_or_insert_with(|| (last, exit_status, command_line(command)));
+                printed.failed.get_or_insert_with(|| (exit_status, command_line(command)));
             }
             _ => {}
         }
-    }
-}
-
-/// Has `cc` do `work`, and returns the lines that the programs it runs print. `what` begins the error message, given the
-/// last argument of the program that failed.
-fn logged<T>(
-    mut build: cc::Build,
-    what: impl FnOnce(&Path) -> String,
-    work: impl FnOnce(&cc::Build) -> Result<T, cc::Error>,
-) -> Result<(T, Vec<String>), Error> {
-    let log = Arc::new(Log::default());
-    build.message_logger(Some(log.clone()));
-    let done = work(&build);
-    let printed = std::mem::take(&mut *log.0.lock().unwrap_or_else(PoisonError::into_inner));
-    let lines = printed.lines.into_iter();
-    match (done, printed.failed) {
-        (Ok(made), _) => Ok((made, lines.map(|(_, line)| line).collect())),
-        (Err(_), Some((last, status, command))) => {
-            let own = lines.filter(|(of, _)| *of == last).map(|(_, line)| line);
-            let text = Vec::from_iter(own).join("\n");
-            Err(failed(&what(last.as_ref()), status, &text, &command))
-        }
-        (Err(error), None) => Err(Error::Compiler(format!("{}: {error}", what(Path::new(""))))),
     }
 }

@@ -147,9 +147,9 @@ impl<'a> LibraryBuild<'a> {
             toolchain: &self.toolchain,
             flags: &flags.compile,
             package: &self.directories.package,
-            variables: compiler.variables(self.environment),
+            variables: self.environment.all(),
         };
-        let compiled = compilation.run(&build, &jobs)?;
+        let compiled = compilation.run(&jobs)?;
         // A marker without code would be a fault.
         let (fat, without_code): (Vec<Job>, Vec<Job>) =
             jobs.into_iter().partition(|job| !job.targets.is_empty());

@@ -17,7 +17,7 @@ use kpack_format::digest::{Blake3, Hasher};
 
 use super::device_libraries::DeviceLibraries;
 use super::reuse::{Object, ObjectCache, Pair, code_name};
-use crate::hip::command::{advice, command_line, error_line};
+use crate::hip::command::{advice, command_line, error_line, warnings};
 use crate::hip::compiler;
 use crate::hip::make_rule::{self, dependencies};
 use crate::hip::toolchain::Toolchain;
@@ -213,14 +213,6 @@ impl Failure {
         };
         Self { line, printed, command: command_line(command) }
     }
-}
-
-/// The lines of the compiler's warnings. Those that only count them differ for each target.
-fn warnings(output: &Output) -> Vec<String> {
-    let printed = String::from_utf8_lossy(&output.stderr);
-    let counts = |line: &str| line.contains(" generated when compiling for ");
-    let lines = printed.lines().filter(|line| !line.trim().is_empty() && !counts(line));
-    lines.map(str::to_owned).collect()
 }
 
 /// The message for `failures`, of which there is at least one, and what else was `compiled`.
