@@ -34,7 +34,7 @@ pub struct JobServer {
 /// Where further tokens come from.
 #[derive(Debug)]
 enum Pipe {
-    /// There is no job server, so nobody limits the number of programs.
+    /// There is no job server, and so no limit.
     Unlimited,
     /// There is one that cannot be used, so only the own token remains.
     Unusable,
@@ -53,7 +53,7 @@ enum Kind {
     Own,
     /// From the pipe, to which the same byte returns.
     Taken(u8),
-    /// Nobody limits the number of programs.
+    /// From no job server.
     Unlimited,
 }
 
@@ -105,7 +105,7 @@ impl Drop for Token<'_> {
         match (&self.kind, &self.server.pipe) {
             (Kind::Own, _) => self.server.own.store(true, Ordering::Release),
             (Kind::Taken(byte), Pipe::Open(pipe)) => {
-                // A pipe has room for what was read from it. If the job server has ended, nobody needs the token.
+                // A pipe has room for what was read from it. If the job server has ended, no program needs the token.
                 let _ = (&*pipe).write_all(&[*byte]);
             }
             _ => {}

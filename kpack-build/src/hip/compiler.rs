@@ -198,7 +198,7 @@ impl Compiler {
     }
 
     /// The variables for `cc`, which a variable alone can give a launcher.
-    pub(super) fn variables(&self, environment: &Environment) -> BTreeMap<OsString, OsString> {
+    fn variables(&self, environment: &Environment) -> BTreeMap<OsString, OsString> {
         let mut variables = environment.all().clone();
         // Unless the variable is set, `cc` asks for warnings, and the compiler would repeat each for every GPU target.
         variables.entry("CXXFLAGS".into()).or_default();

@@ -26,9 +26,9 @@ use kpack_core::Spirv;
 /// | `KPACK_OFFLOAD_ARCH` | GPU targets, separated by `;`, `,` or white space; they replace those that the script names |
 /// | `CXXFLAGS`, `CXXSTDLIB`, `AR`, `ARFLAGS` | flags, the C++ standard library and the archiver, as for the crate `cc`; also for one target, such as `CXXFLAGS_x86_64_unknown_linux_gnu` or `TARGET_AR` |
 ///
-/// `cc` computes the flags for the host from what Cargo says of the target and the profile, and runs the compiler within
-/// the limits of Cargo's job server. Device code is compiled with `-O3` and without debug information, whatever the
-/// profile and `CXXFLAGS` say. Flags of the script and `HIPFLAGS` come last, and count for both.
+/// The crate `cc` computes the flags for the host from what Cargo says of the target and the profile. Device code is compiled
+/// with `-O3` and without debug information, whatever the profile and `CXXFLAGS` say. Flags of the script and `HIPFLAGS`
+/// come last, and count for both. As many compilers run at once as Cargo's job server allows.
 #[derive(Debug, Clone, Default)]
 pub struct Hip {
     pub(super) files: Vec<PathBuf>,
