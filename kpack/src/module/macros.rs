@@ -24,6 +24,10 @@ macro_rules! include_modules {
 
 /// What the file that `kpack-build` generates calls. Whatever changes here or there gets another number, so that the
 /// compiler rejects a `kpack-build` and a `kpack` that do not fit.
+///
+/// The bundle appears once, because the compiler reads a file again for each `include_bytes!`, and a constant with its
+/// length would put its content once more into the metadata of the crate. So the size is a literal, which the compiler
+/// compares with that of the file.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! modules_v1 {
@@ -34,6 +38,7 @@ macro_rules! modules_v1 {
     (
         @module $name:ident,
         name: $text:literal,
+        size: $size:literal,
         bundle: $bundle:expr,
         targets: [$($target:literal),* $(,)?],
         kernels: [$($kernel:literal),* $(,)?],
@@ -43,7 +48,7 @@ macro_rules! modules_v1 {
         pub static $name: $crate::Module = {
             #[cfg_attr(windows, unsafe(link_section = ".hip_fat"))]
             #[cfg_attr(not(windows), unsafe(link_section = ".hip_fatbin"))]
-            static BUNDLE: $crate::internal::Bundle<{ $bundle.len() }> =
+            static BUNDLE: $crate::internal::Bundle<$size> =
                 $crate::internal::Bundle::new($bundle);
             #[cfg_attr(windows, unsafe(link_section = ".hipFatB"))]
             #[cfg_attr(not(windows), unsafe(link_section = ".hipFatBinSegment"))]

@@ -91,7 +91,7 @@ impl Module {
     ///
     /// ```
     /// # kpack::modules_v1! { kernels; AFFINE {
-    /// #     name: "affine", bundle: &[0; 8], targets: [], kernels: [c"affine_f32"], list: "affine_f32",
+    /// #     name: "affine", size: 8, bundle: &[0; 8], targets: [], kernels: [c"affine_f32"], list: "affine_f32",
     /// # } }
     /// # use std::ffi::CStr;
     /// const AFFINE_F32: &CStr = kernels::AFFINE.kernel(c"affine_f32");
@@ -100,7 +100,7 @@ impl Module {
     ///
     /// ```compile_fail,E0080
     /// # kpack::modules_v1! { kernels; AFFINE {
-    /// #     name: "affine", bundle: &[0; 8], targets: [], kernels: [c"affine_f32"], list: "affine_f32",
+    /// #     name: "affine", size: 8, bundle: &[0; 8], targets: [], kernels: [c"affine_f32"], list: "affine_f32",
     /// # } }
     /// # use std::ffi::CStr;
     /// const AFFINE_F16: &CStr = kernels::AFFINE.kernel(c"affine_f16");

@@ -32,6 +32,7 @@ const MODULES: &str = r#"kpack::modules_v1! { // written by kpack-build
     kernels;
     AFFINE {
         name: "affine",
+        size: 25607,
         bundle: include_bytes!(concat!(env!("OUT_DIR"), "/kpack/kernels/affine.hipfb")),
         targets: ["gfx90a"],
         kernels: [c"affine_f32"],
@@ -73,7 +74,7 @@ fn package(name: &str, library: &str, modules: &str) -> PathBuf {
     let package = Path::new(env!("CARGO_TARGET_TMPDIR")).join("modules").join(name);
     fs::create_dir_all(package.join("src")).unwrap();
     let manifest = format!(
-        "[package]\nname = \"{name}\"\nedition = \"2021\"\n\n[lib]\ncrate-type = [\"cdylib\"]\n\n[dependencies]\nkpack = {{ path = {crate_directory:?} }}\n\n[workspace]\n"
+        "[package]\nname = \"{name}\"\nedition = \"2021\"\n\n[lib]\ncrate-type = [\"cdylib\", \"rlib\"]\n\n[dependencies]\nkpack = {{ path = {crate_directory:?} }}\n\n[workspace]\n"
     );
     let files = [
         ("Cargo.toml", manifest.as_str()),
@@ -103,6 +104,12 @@ fn a_package_with_modules() {
     assert!(sections.contains(" .hipFatBinSegment "), "{sections}");
     // kpack doctor takes a library with this note for the loader.
     assert!(!sections.contains(".note.kpack_loader"), "{sections}");
+
+    // Once in the metadata, and once in the object.
+    let rlib = fs::read(outside.target().join("debug/libwith_modules.rlib")).unwrap();
+    let bundle = fs::read(built.join("affine.hipfb")).unwrap();
+    let copies = rlib.windows(bundle.len()).filter(|bytes| *bytes == bundle).count();
+    assert_eq!(copies, 2);
 
     let other_version = MODULES.replace("modules_v1", "modules_v2");
     for (library, modules, expected) in [

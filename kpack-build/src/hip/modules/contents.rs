@@ -1,14 +1,14 @@
 //! The device code of one module.
 
 use std::collections::BTreeSet;
+use std::iter;
 use std::path::Path;
 
 use kpack_core::words::{list, list_some};
 use kpack_core::{Error, Reason, files, ids};
 use kpack_format::code_object;
+use kpack_format::offload_bundle::{self, Layout, PLAIN_MAGIC};
 use kpack_format::{Delivery, TargetId};
-
-use kpack_format::offload_bundle::{self, PLAIN_MAGIC};
 
 use super::names::ModuleName;
 use crate::object_file::is_bitcode;
@@ -121,10 +121,21 @@ impl Contents {
 
     /// An uncompressed bundle, as clang writes them.
     pub(super) fn bundle(&self) -> Vec<u8> {
+        let entries = Vec::from_iter(self.entries());
+        offload_bundle::plain(entries.iter().map(|(id, code)| (&id[..], *code)))
+    }
+
+    /// Size of the bundle in bytes.
+    pub(super) fn bundle_size(&self) -> u64 {
+        let sizes = self.entries().map(|(id, code)| (id, code.len() as u64));
+        Layout::new(&Vec::from_iter(sizes)).size
+    }
+
+    /// The IDs of the bundle's entries, and their code.
+    fn entries(&self) -> impl Iterator<Item = (String, &[u8])> {
         let id = |part: &Part| offload_bundle::code_object_id(&part.target.to_string());
-        let ids: Vec<String> = self.parts.iter().map(id).collect();
-        let own = ids.iter().zip(&self.parts).map(|(id, part)| (&id[..], &part.code[..]));
-        offload_bundle::plain([(HOST_ENTRY, &[][..])].into_iter().chain(own))
+        let own = self.parts.iter().map(move |part| (id(part), &part.code[..]));
+        iter::once((HOST_ENTRY.to_owned(), &[][..])).chain(own)
     }
 
     pub(super) fn targets(&self) -> impl Iterator<Item = &TargetId> {

@@ -53,10 +53,11 @@ pub(super) fn compiled(
             kernels.iter().map(|kernel| format!("c\"{}\"", kernel.escape_default())).collect();
         let _ = write!(
             text,
-            "    {} {{\n        name: \"{}\",\n        bundle: include_bytes!({bundle}),\n        \
+            "    {} {{\n        name: \"{}\",\n        size: {},\n        bundle: include_bytes!({bundle}),\n        \
              targets: [{}],\n        kernels: [{}],\n        list: \"{}\",\n    }}\n",
             module.name.identifier(),
             module.name.as_str(),
+            module.bundle_size(),
             targets.join(", "),
             literals.join(", "),
             kernels.join(", ").escape_default(),

@@ -24,6 +24,7 @@ mod one {
         kernels;
         AFFINE {
             name: "affine",
+            size: 25607,
             bundle: include_bytes!("affine.hipfb"),
             targets: ["gfx90a", "gfx90a:xnack-", "gfx11-generic"],
             kernels: [c"affine_f32", c"affine_f64"],
@@ -31,6 +32,7 @@ mod one {
         }
         PACKED {
             name: "packed",
+            size: 275,
             bundle: include_bytes!("packed.hipfb"),
             targets: ["gfx942", "gfx1100"],
             kernels: [c"packed"],
@@ -46,6 +48,7 @@ mod two {
         kernels;
         AFFINE {
             name: "affine",
+            size: 9235,
             bundle: include_bytes!("other.hipfb"),
             targets: ["gfx908:xnack-"],
             kernels: [],
