@@ -38,6 +38,13 @@ pub enum CodeObjectError {
     Io(std::io::Error),
     /// The bytes are not a code object; the text says what was expected and what was found.
     Malformed(String),
+    /// The code object is for another target than expected.
+    OtherTarget {
+        /// Its target.
+        found: TargetId,
+        /// Its raw `e_flags`.
+        flags: u32,
+    },
     /// The code object is sound, but laid out in a way that debug sections cannot be removed from; the
     /// text says what it has.
     Unsupported(String),
@@ -48,6 +55,9 @@ impl fmt::Display for CodeObjectError {
         match self {
             Self::Io(error) => error.fmt(f),
             Self::Malformed(reason) => write!(f, "not an AMDGPU code object: {reason}"),
+            Self::OtherTarget { found, flags } => {
+                write!(f, "its ELF header is for {found} (e_flags {flags:#x})")
+            }
             Self::Unsupported(reason) => {
                 write!(f, "the debug sections cannot be removed: {reason}")
             }
@@ -112,10 +122,24 @@ impl CodeObject {
     /// version 4 on, the same features (older headers do not store them). `true` if the processor
     /// is unknown.
     pub fn agrees_with(&self, expected: &TargetId) -> bool {
-        self.target.as_ref().is_none_or(|own| {
+        self.check_target(expected).is_ok()
+    }
+
+    /// Like [`agrees_with`](Self::agrees_with); the error says what it is for instead.
+    ///
+    /// # Errors
+    /// [`CodeObjectError::OtherTarget`].
+    pub fn check_target(&self, expected: &TargetId) -> Result<(), CodeObjectError> {
+        let agrees = |own: &TargetId| {
             let tells_features = self.abi_version >= FIRST_WITH_FEATURES;
             own == expected || !tells_features && own.processor() == expected.processor()
-        })
+        };
+        match &self.target {
+            Some(own) if !agrees(own) => {
+                Err(CodeObjectError::OtherTarget { found: own.clone(), flags: self.flags })
+            }
+            _ => Ok(()),
+        }
     }
 }
 

@@ -5,6 +5,7 @@ use std::path::{Path, PathBuf};
 
 use kpack_format::Delivery;
 use kpack_format::archive::ArchiveError;
+use kpack_format::code_object::CodeObjectError;
 use kpack_format::finding::{self, Id};
 use kpack_format::marker::MarkerError;
 use kpack_format::offload_bundle::BundleError;
@@ -122,6 +123,18 @@ pub enum Error {
         /// Where, what was expected, and what was found.
         source: BundleError,
     },
+    /// A code object in the program is damaged, or for another target than its entry says.
+    #[error(
+        "module `{module}`: its code for {target} in the program is damaged: {source}; build or install the program again"
+    )]
+    CodeObject {
+        /// The module.
+        module: &'static str,
+        /// The target of its entry.
+        target: TargetId,
+        /// What was expected, and what was found.
+        source: CodeObjectError,
+    },
     /// The program's wrapper of a module is damaged.
     #[error(
         "module `{module}`: its wrapper in the program is damaged (expected the magic HIPF or HIPK, found {magic:#010x}); build or install the program again"
@@ -170,7 +183,7 @@ impl Error {
                 ErrorCode::KPACK_ERROR_INVALID_ARGUMENT
             }
             Self::NoCode { .. } | Self::Skipped { .. } => ErrorCode::KPACK_ERROR_ARCH_NOT_FOUND,
-            Self::Bundle { .. } => ErrorCode::KPACK_ERROR_INVALID_FORMAT,
+            Self::Bundle { .. } | Self::CodeObject { .. } => ErrorCode::KPACK_ERROR_INVALID_FORMAT,
             Self::Wrapper { .. } => ErrorCode::KPACK_ERROR_INVALID_METADATA,
             Self::Disabled => ErrorCode::KPACK_ERROR_NOT_IMPLEMENTED,
             Self::NoCodeObject { code, .. } => *code,
@@ -190,7 +203,7 @@ impl Error {
                 finding::USAGE
             }
             Self::NoCode { .. } | Self::Skipped { .. } => finding::MISSING_TARGET,
-            Self::Bundle { .. } => finding::DAMAGED_BUNDLE,
+            Self::Bundle { .. } | Self::CodeObject { .. } => finding::DAMAGED_BUNDLE,
             Self::Wrapper { .. } => finding::DAMAGED_MARKER,
             Self::Disabled => finding::LOADER_DISABLED,
             Self::NoCodeObject { report, .. } => report.id(),

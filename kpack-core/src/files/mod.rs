@@ -276,12 +276,8 @@ fn check_target(
     if !target.processor().starts_with("gfx") {
         return Ok(());
     }
-    let header = read().map_err(|error| error.to_string())?;
-    if header.agrees_with(target) {
-        return Ok(());
-    }
-    let own = header.target.map_or_else(String::new, |own| own.to_string());
-    Err(format!("its ELF header is for {own} (e_flags {:#x})", header.flags))
+    let checked = read().and_then(|code_object| code_object.check_target(target));
+    checked.map_err(|error| error.to_string())
 }
 
 #[cfg(test)]

@@ -1,7 +1,8 @@
 //! Reads a bundle in the memory of this process.
 
-use std::io::{self, Read, Seek, SeekFrom};
+use std::io::{self, Cursor, Read, Seek, SeekFrom};
 
+use kpack_format::code_object::CodeObject;
 use kpack_format::offload_bundle::Bundle;
 use kpack_format::{Delivery, TargetId};
 
@@ -63,6 +64,11 @@ pub(super) fn load(module: &'static str, address: usize, gpu: TargetId) -> Resul
     // The second step compares the hash in the header of a compressed bundle.
     while let Some(mut code_object) = code_objects.next_entry().map_err(damaged)? {
         code_object.append(&mut bytes, u64::MAX).map_err(damaged)?;
+    }
+    // Of a plain bundle, nothing has been checked yet but the table.
+    let header = CodeObject::read(&mut Cursor::new(&bytes), size);
+    if let Err(source) = header.and_then(|header| header.check_target(&target)) {
+        return Err(Error::CodeObject { module, target, source });
     }
     Ok(Code { bytes, target })
 }

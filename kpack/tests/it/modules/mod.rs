@@ -3,6 +3,8 @@
 //!
 //! This test program is that program. To split it, the tests copy it, and run the copy.
 
+mod damaged;
+
 use std::env;
 use std::ffi::CStr;
 use std::fs;
