@@ -6,6 +6,8 @@ use crate::{Delivery, TargetId};
 
 /// The features that targets have.
 pub(crate) const FEATURES: &[&str] = &["sramecc", "xnack"];
+/// What the name of a GPU looks like.
+const EXPECTED_GPU: &str = "expected a processor, such as gfx1100";
 /// The only target that is no processor.
 const SPIRV: &str = "amdgcnspirv";
 
@@ -28,25 +30,57 @@ const PRODUCTS: &[(&str, &str)] = &[
 /// # Errors
 /// The error says what was meant, if that can be guessed.
 pub fn read_target(name: &str) -> Result<TargetId, ParseTargetIdError> {
-    let refuse = |reason: String| Err(ParseTargetIdError::new(name, reason));
     if let Some(family) = TargetId::family(name) {
-        let known: Vec<&str> = processors().filter(|name| covers(&family, name)).take(3).collect();
-        return refuse(format!("a family; list its processors, such as {}", known.join(", ")));
+        let known = some_of(&family);
+        let reason = format!("a family; list its processors, such as {known}");
+        return Err(ParseTargetIdError::new(name, reason));
     }
-    let expected = match name.parse::<TargetId>() {
-        Ok(target) if is_processor(&target) => {
-            if target.features().all(|(name, _)| FEATURES.contains(&name)) {
-                return Ok(target);
-            }
-            format!("expected the features {}", FEATURES.join(" and "))
-        }
-        Ok(_) => EXPECTED.to_owned(),
-        Err(error) => error.reason().to_owned(),
+    let target = read(name, EXPECTED, is_processor)?;
+    if target.features().all(|(name, _)| FEATURES.contains(&name)) {
+        return Ok(target);
+    }
+    Err(refused(name, &format!("expected the features {}", FEATURES.join(" and "))))
+}
+
+/// Reads the name of a GPU as HIP runtimes return it (`gcnArchName`): as [`read_target`], but a newer GPU may have features
+/// that this version does not know, and SPIR-V is no GPU.
+///
+/// # Errors
+/// As [`read_target`].
+pub fn read_gpu(name: &str) -> Result<TargetId, ParseTargetIdError> {
+    if let Some(family) = TargetId::family(name) {
+        let reason = format!("a family (expected one processor, such as {})", some_of(&family));
+        return Err(ParseTargetIdError::new(name, reason));
+    }
+    read(name, EXPECTED_GPU, |target| !target.is_spirv() && is_processor(target))
+}
+
+/// Reads a name that is neither misspelled nor refused by `is_meant`.
+fn read(
+    name: &str,
+    expected: &str,
+    is_meant: impl FnOnce(&TargetId) -> bool,
+) -> Result<TargetId, ParseTargetIdError> {
+    match name.parse::<TargetId>() {
+        Ok(target) if is_meant(&target) => Ok(target),
+        Err(error) if error.reason() != EXPECTED => Err(refused(name, error.reason())),
+        _ => Err(refused(name, expected)),
+    }
+}
+
+/// The error for a name, with what was meant, if that can be guessed.
+fn refused(name: &str, expected: &str) -> ParseTargetIdError {
+    let reason = match meant(name) {
+        Some(meant) => format!("{expected}; did you mean {meant}?"),
+        None => expected.to_owned(),
     };
-    match meant(name) {
-        Some(meant) => refuse(format!("{expected}; did you mean {meant}?")),
-        None => refuse(expected),
-    }
+    ParseTargetIdError::new(name, reason)
+}
+
+/// A few known processors of a family.
+fn some_of(family: &TargetId) -> String {
+    let known = processors().filter(|name| covers(family, name)).take(3);
+    Vec::from_iter(known).join(", ")
 }
 
 /// Whether this version knows the processor, or one of the family. Newer ones can be used all the same.
@@ -187,6 +221,34 @@ mod tests {
             let expected = meant.map(|meant| format!("; did you mean {meant}?"));
             let told = error.split_once("; did you").map(|(_, told)| format!("; did you{told}"));
             assert_eq!(told, expected, "{error}");
+        }
+    }
+
+    #[test]
+    fn names_of_gpus() {
+        for (name, target) in [
+            ("gfx1100", "gfx1100"),
+            ("gfx90a:sramecc+:xnack-", "gfx90a:sramecc+:xnack-"),
+            ("amdgcn-amd-amdhsa--gfx90a:xnack-", "gfx90a:xnack-"),
+            ("gfx11-generic", "gfx11-generic"),
+            // New GPUs and features must work.
+            ("gfx1390", "gfx1390"),
+            ("gfx942:foo+", "gfx942:foo+"),
+        ] {
+            assert_eq!(read_gpu(name).unwrap().to_string(), target);
+        }
+        for (name, expected) in [
+            ("nonsense", "expected a processor, such as gfx1100"),
+            ("amdgcnspirv", "expected a processor, such as gfx1100"),
+            ("", "expected a processor, such as gfx1100"),
+            ("native", "expected a processor, such as gfx1100"),
+            ("gfx90a:xnack", "expected `+` or `-` after each feature"),
+            ("gfx11OO", "expected a processor, such as gfx1100; did you mean gfx1100?"),
+            ("gfx11", "a family (expected one processor, such as gfx1100, gfx1150, gfx1103)"),
+            ("gfx19xx", "expected a processor, such as gfx1100"),
+        ] {
+            let error = read_gpu(name).unwrap_err().to_string();
+            assert_eq!(error, format!("`{name}` is not a GPU target ID: {expected}"));
         }
     }
 

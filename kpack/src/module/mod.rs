@@ -9,6 +9,7 @@ use std::fmt;
 use std::sync::LazyLock;
 
 use kpack_format::Delivery;
+use kpack_format::unstable::spelling::read_gpu;
 
 use crate::{Cache, Error, Request, TargetId, discover_binary_path, marker_at};
 
@@ -131,12 +132,12 @@ impl Module {
     /// The environment is read at the first call, and archives stay open.
     ///
     /// # Errors
-    /// [`Error::NotGpu`], [`Error::NoCode`], [`Error::Skipped`], [`Error::Bundle`], [`Error::Wrapper`]; for a program that
+    /// [`Error::NotGpu`], [`Error::NoCode`], [`Error::Skipped`], [`Error::Bundle`], [`Error::CodeObject`],
+    /// [`Error::Wrapper`]; for a program that
     /// was split, the errors of [`Cache::load_code_object`].
     pub fn load(&self, gcn_arch_name: &str) -> Result<Code, Error> {
         let module = self.name;
-        let gpu: TargetId =
-            gcn_arch_name.parse().map_err(|source| Error::NotGpu { module, source })?;
+        let gpu = read_gpu(gcn_arch_name).map_err(|source| Error::NotGpu { module, source })?;
         let wrapper = match self.origin {
             Origin::Wrapper(wrapper, _) => wrapper,
             Origin::Skipped(reason) => return Err(Error::Skipped { module, reason }),

@@ -112,7 +112,7 @@ fn told(loaded: Result<Code, Error>) -> String {
 }
 
 /// Code that any way of delivery finds.
-const LOADED: [(&str, &str, &str); 10] = [
+const LOADED: [(&str, &str, &str); 11] = [
     ("affine", "gfx90a", "any (gfx90a)"),
     ("affine", "gfx90a:sramecc+:xnack+", "any (gfx90a)"),
     ("affine", "gfx90a:sramecc+:xnack-", "no xnack (gfx90a:xnack-)"),
@@ -120,6 +120,7 @@ const LOADED: [(&str, &str, &str); 10] = [
     ("affine", "gfx1100", "generic (gfx11-generic)"),
     ("affine", "gfx11-generic", "generic (gfx11-generic)"),
     ("packed", "gfx942:sramecc+:xnack-", "packed for one (gfx942)"),
+    ("packed", "gfx942:future+:xnack-", "packed for one (gfx942)"),
     ("packed", "gfx1100", "for two (gfx1100)"),
     ("other", "gfx908:xnack-", "the other package's (gfx908:xnack-)"),
     ("other", "gfx908:sramecc+:xnack-", "the other package's (gfx908:xnack-)"),
@@ -143,7 +144,12 @@ fn errors_say_what_is_there_and_what_to_do() {
         ("affine", ""),
         ("affine", "gfx"),
         ("affine", "gfx90a:xnack"),
+        ("affine", "nonsense"),
+        ("affine", "amdgcnspirv"),
+        ("affine", "gfx11"),
+        ("affine", "gfx11OO"),
         ("affine", "AMD Radeon RX 7900 XTX"),
+        ("affine", "gfx9999:future+"),
         ("affine", "gfx1200"),
         ("affine", "gfx1170"),
         ("other", "gfx908"),
