@@ -145,6 +145,14 @@ pub enum Error {
         /// Its first word.
         magic: u32,
     },
+    /// The code of a module is not in the program, and could not be loaded from an archive.
+    #[error("module `{module}`: {source}")]
+    Archived {
+        /// The module.
+        module: &'static str,
+        /// Why: the errors of [`Cache::load_code_object`](crate::Cache::load_code_object), and those of the marker.
+        source: Box<Self>,
+    },
     /// The code object was not found; the report lists where the loader looked.
     #[error("{report}")]
     NoCodeObject {
@@ -186,6 +194,7 @@ impl Error {
             Self::Bundle { .. } | Self::CodeObject { .. } => ErrorCode::KPACK_ERROR_INVALID_FORMAT,
             Self::Wrapper { .. } => ErrorCode::KPACK_ERROR_INVALID_METADATA,
             Self::Disabled => ErrorCode::KPACK_ERROR_NOT_IMPLEMENTED,
+            Self::Archived { source, .. } => source.code(),
             Self::NoCodeObject { code, .. } => *code,
         }
     }
@@ -206,6 +215,7 @@ impl Error {
             Self::Bundle { .. } | Self::CodeObject { .. } => finding::DAMAGED_BUNDLE,
             Self::Wrapper { .. } => finding::DAMAGED_MARKER,
             Self::Disabled => finding::LOADER_DISABLED,
+            Self::Archived { source, .. } => source.id(),
             Self::NoCodeObject { report, .. } => report.id(),
         }
     }

@@ -133,8 +133,7 @@ impl Module {
     ///
     /// # Errors
     /// [`Error::NotGpu`], [`Error::NoCode`], [`Error::Skipped`], [`Error::Bundle`], [`Error::CodeObject`],
-    /// [`Error::Wrapper`]; for a program that
-    /// was split, the errors of [`Cache::load_code_object`].
+    /// [`Error::Wrapper`]; for a program that was split, [`Error::Archived`].
     pub fn load(&self, gcn_arch_name: &str) -> Result<Code, Error> {
         let module = self.name;
         let gpu = read_gpu(gcn_arch_name).map_err(|source| Error::NotGpu { module, source })?;
@@ -145,7 +144,8 @@ impl Module {
         match wrapper.read() {
             Found { content: Content::Bundle, address, .. } => bundle::load(module, address, gpu),
             Found { content: Content::Marker, address, co_index } => {
-                load_split(address, co_index, gpu)
+                let loaded = load_split(address, co_index, gpu);
+                loaded.map_err(|source| Error::Archived { module, source: Box::new(source) })
             }
             Found { content: Content::Unknown(magic), .. } => Err(Error::Wrapper { module, magic }),
         }

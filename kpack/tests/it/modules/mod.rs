@@ -283,13 +283,19 @@ fn archives_that_do_not_serve() {
     };
     let there = ["gfx90a", "gfx90a:xnack-", "gfx11-generic", "gfx942", "gfx1100"];
     says(load("affine", "gfx1200"), &there);
-    says(load("affine", "gfx1200"), &["error: no code object for gfx1200", "what to do:"]);
+    says(
+        load("affine", "gfx1200"),
+        &["error: module `affine`: no code object for gfx1200", "what to do:"],
+    );
     says(load("reduce", "gfx90a"), &["DOCS_RS is set"]);
 
     // Truncated, then of another build.
     let whole = fs::read(archive("gfx942")).unwrap();
     fs::write(archive("gfx942"), &whole[..whole.len() - 100]).unwrap();
-    says(load("packed", "gfx942"), &["program_lib_gfx942.kpack", "[damaged-archive]"]);
+    says(
+        load("packed", "gfx942"),
+        &["error: module `packed`: ", "program_lib_gfx942.kpack", "[damaged-archive]"],
+    );
     fs::write(archive("gfx942"), &whole).unwrap();
     says(load("packed", "gfx942"), &["packed for one"]);
 
@@ -302,8 +308,14 @@ fn archives_that_do_not_serve() {
     library.build(&other.path("bin/program")).unwrap();
     install(&InstallOptions::new(other.root(), "program", ["bin/program"]), &()).unwrap();
     fs::copy(other.path("lib/.kpack/program_lib_gfx942.kpack"), archive("gfx942")).unwrap();
-    says(load("packed", "gfx942"), &["error: no code object for gfx942", "[stale-archive]"]);
+    says(
+        load("packed", "gfx942"),
+        &["module `packed`: no code object for gfx942", "[stale-archive]"],
+    );
 
     fs::remove_dir_all(tree.path("lib")).unwrap();
-    says(load("affine", "gfx90a"), &["error: no code object for gfx90a", "[missing-archive]"]);
+    says(
+        load("affine", "gfx90a"),
+        &["module `affine`: no code object for gfx90a", "[missing-archive]"],
+    );
 }
