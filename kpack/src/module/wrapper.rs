@@ -3,6 +3,7 @@
 #![allow(unsafe_code)]
 
 use std::cell::UnsafeCell;
+use std::panic::RefUnwindSafe;
 use std::ptr;
 
 use kpack_format::marker::{MAGIC_FAT, MAGIC_SPLIT, WRAPPER_VERSION};
@@ -48,6 +49,9 @@ impl Note {
 
 // SAFETY: nobody writes it while the program runs.
 unsafe impl Sync for Wrapper {}
+
+// For the same reason, a panic leaves no half-written one.
+impl RefUnwindSafe for Wrapper {}
 
 /// What a wrapper says.
 pub(super) struct Found {

@@ -8,7 +8,7 @@ mod damaged;
 use std::env;
 use std::ffi::CStr;
 use std::fs;
-use std::panic;
+use std::panic::{self, RefUnwindSafe, UnwindSafe};
 use std::path::Path;
 use std::process::Command;
 
@@ -188,6 +188,13 @@ fn lists() {
     let skipped = &one::kernels::REDUCE;
     assert!(skipped.kernels().is_empty() && skipped.targets().is_empty());
 }
+
+/// Programs load modules in threads, and in closures that may panic.
+const _: () = {
+    const fn any_thread<T: Send + Sync + UnwindSafe + RefUnwindSafe>() {}
+    any_thread::<Module>();
+    any_thread::<Code>();
+};
 
 /// In a copy of this program: its questions, and where it writes the answers.
 const QUESTIONS: &str = "KPACK_TEST_QUESTIONS";
