@@ -5,7 +5,7 @@ use std::io::{Cursor, Write};
 use std::os::fd::AsRawFd;
 use std::path::Path;
 
-use kpack::{Cache, Environment, Request};
+use kpack::internal::{Cache, Environment, Request};
 use kpack_core::archives::debug_sections::{Stripped, build_id};
 use kpack_format::archive::{Archive, Toc};
 use kpack_format::manifest::Manifest;
@@ -58,9 +58,9 @@ pub fn archive(bytes: &[u8]) {
     }
 }
 
-fn open(file: &File) -> Result<kpack::Archive, kpack::Error> {
+fn open(file: &File) -> Result<kpack::internal::Archive, kpack::internal::Error> {
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
-    kpack::Archive::open(Path::new(&path))
+    kpack::internal::Archive::open(Path::new(&path))
 }
 
 fn kernels(toc: &Toc, bytes: &[u8]) -> Vec<(String, String, u64)> {

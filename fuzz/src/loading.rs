@@ -6,7 +6,7 @@ use std::fs::{self, File};
 use std::io::Cursor;
 use std::path::Path;
 
-use kpack::{Cache, Environment, Request, TargetId};
+use kpack::internal::{Cache, Environment, Request, TargetId};
 use kpack_doctor::{Options, examine};
 use kpack_format::archive::Archive;
 use kpack_format::marker::Marker;

@@ -6,7 +6,7 @@ use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::sync::OnceLock;
 
-use kpack::Environment;
+use kpack::internal::Environment;
 use kpack_core::{Error, parallel, shown};
 
 use crate::remedy::Remedy;

@@ -2,7 +2,7 @@
 
 use std::env::consts::ARCH;
 
-use kpack::{Cache, CodeObject, Request, TargetId};
+use kpack::internal::{Cache, CodeObject, Request, TargetId};
 use kpack_format::finding::{self, Id};
 use kpack_format::offload_bundle::Layout;
 use memmap2::{Mmap, MmapMut};
@@ -19,7 +19,7 @@ pub struct Bundle(Mmap);
 pub enum Error {
     /// The loader's.
     #[error(transparent)]
-    Loader(#[from] kpack::Error),
+    Loader(#[from] kpack::internal::Error),
     /// More code objects than a HIP runtime would see.
     #[error(
         "{count} code objects fit into no bundle; set HSA_OVERRIDE_GFX_VERSION to the version of the GPU, \
@@ -102,7 +102,7 @@ impl Bundle {
         let size = layout.size;
         let memory = usize::try_from(size).ok();
         let memory = memory.and_then(|size| MmapMut::map_anon(size).ok());
-        let no_memory = || (None, kpack::Error::OutOfMemory { size }.into());
+        let no_memory = || (None, kpack::internal::Error::OutOfMemory { size }.into());
         let mut memory = memory.ok_or_else(no_memory)?;
         memory[..layout.table.len()].copy_from_slice(&layout.table);
         for (index, found) in code_objects.iter().enumerate() {

@@ -154,7 +154,7 @@ fn uncompressed(toc: &Toc, bytes: &[u8]) {
         bytes[key] = first;
         let mut file = NamedTempFile::new().unwrap();
         file.write_all(&bytes).unwrap();
-        let opened = kpack::Archive::open(file.path()).unwrap();
+        let opened = kpack::internal::Archive::open(file.path()).unwrap();
         assert_eq!(opened.toc().checksums.is_some(), first == b'b');
         let once = |_| {
             let start = Instant::now();
@@ -197,7 +197,7 @@ fn lookup(archive: &Path, frame: &Frame<'_>, handle: &Handle, target: &CStr) {
     let (binary, index) = name.rsplit_once('#').unwrap();
     let file_name = archive.file_name().unwrap().to_str().unwrap();
     let target_name = target.to_str().unwrap();
-    let opened = kpack::Archive::open(archive).unwrap();
+    let opened = kpack::internal::Archive::open(archive).unwrap();
     let id = opened.toc().code_id(binary, target_name).unwrap();
     let kernels = opened.toc().kernels.len();
     let marker = Marker::new(binary, vec![file_name.replace(target_name, "@GFXARCH@")]);

@@ -13,8 +13,8 @@ use kpack_format::{CodeId, Reason};
 use parking_lot::{Mutex, RwLock};
 use zstd::zstd_safe::WriteBuf;
 
-use crate::Error;
 use crate::decoder::Decoder;
+use crate::error::Error;
 use crate::lookup::Listing;
 use crate::mapping::Mapping;
 use crate::platform::{self, FileId};
@@ -194,7 +194,11 @@ impl Archive {
         Ok(Some(bytes))
     }
 
-    pub(crate) fn load_into<M: Memory>(&self, kernel: &str, target: &str) -> Result<M, Error> {
+    /// As [`load`](Self::load), into memory of the caller's kind.
+    ///
+    /// # Errors
+    /// As [`load`](Self::load).
+    pub fn load_into<M: Memory>(&self, kernel: &str, target: &str) -> Result<M, Error> {
         let is_compressed = self.toc().scheme.is_compressed();
         let room = |size| if is_compressed { M::with_capacity(size) } else { M::zeroed(size) };
         Scratch::with(|scratch| self.load_with(scratch, kernel, target, &room))

@@ -11,10 +11,11 @@ use std::sync::Arc;
 use kpack_format::finding::Id;
 use parking_lot::{Mutex, RwLock};
 
+use crate::error::Error;
 use crate::lookup::BinaryOrigin;
 use crate::platform::{self, FileId};
 use crate::stderr::{escaped, say};
-use crate::{Archive, Environment, Error};
+use crate::{Archive, Environment};
 
 /// Keeps archives open, for any number of threads. A path leads to the archive that it led to first,
 /// until a binary needs the file that has replaced it since.

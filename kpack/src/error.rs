@@ -3,16 +3,13 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use kpack_format::Delivery;
 use kpack_format::archive::ArchiveError;
-use kpack_format::code_object::CodeObjectError;
 use kpack_format::finding::{self, Id};
 use kpack_format::marker::MarkerError;
-use kpack_format::offload_bundle::BundleError;
 use kpack_format::target_id::ParseTargetIdError;
 
+use crate::Report;
 use crate::error_code::kpack_error_t as ErrorCode;
-use crate::{Report, TargetId};
 
 /// Why an archive could not be read, or a code object was not found.
 #[derive(Debug, thiserror::Error)]
@@ -83,76 +80,6 @@ pub enum Error {
     /// `ROCM_KPACK_DISABLE` is set.
     #[error("ROCM_KPACK_DISABLE turns off loading from archives")]
     Disabled,
-    /// A text that is not the name of a GPU.
-    #[error(
-        "module `{module}`: {source}; pass gcnArchName of hipGetDeviceProperties, such as gfx90a:sramecc+:xnack-"
-    )]
-    NotGpu {
-        /// The module.
-        module: &'static str,
-        /// Why.
-        source: ParseTargetIdError,
-    },
-    /// The program has the module, but not for this GPU.
-    #[error("module `{module}` has {}", no_code(gpu, there))]
-    NoCode {
-        /// The module.
-        module: &'static str,
-        /// The GPU.
-        gpu: TargetId,
-        /// The targets that it has code for.
-        there: Vec<TargetId>,
-    },
-    /// The program was built without the code of its modules.
-    #[error(
-        "module `{module}` has no code, because the build skipped it ({reason}); build the program without that"
-    )]
-    Skipped {
-        /// The module.
-        module: &'static str,
-        /// Why.
-        reason: &'static str,
-    },
-    /// The program's bundle of a module is damaged.
-    #[error(
-        "module `{module}`: its code in the program is damaged: {source}; build or install the program again"
-    )]
-    Bundle {
-        /// The module.
-        module: &'static str,
-        /// Where, what was expected, and what was found.
-        source: BundleError,
-    },
-    /// A code object in the program is damaged, or for another target than its entry says.
-    #[error(
-        "module `{module}`: its code for {target} in the program is damaged: {source}; build or install the program again"
-    )]
-    CodeObject {
-        /// The module.
-        module: &'static str,
-        /// The target of its entry.
-        target: TargetId,
-        /// What was expected, and what was found.
-        source: CodeObjectError,
-    },
-    /// The program's wrapper of a module is damaged.
-    #[error(
-        "module `{module}`: its wrapper in the program is damaged (expected the magic HIPF or HIPK, found {magic:#010x}); build or install the program again"
-    )]
-    Wrapper {
-        /// The module.
-        module: &'static str,
-        /// Its first word.
-        magic: u32,
-    },
-    /// The code of a module is not in the program, and could not be loaded from an archive.
-    #[error("module `{module}`: {source}")]
-    Archived {
-        /// The module.
-        module: &'static str,
-        /// Why: the errors of [`Cache::load_code_object`](crate::Cache::load_code_object), and those of the marker.
-        source: Box<Self>,
-    },
     /// The code object was not found; the report lists where the loader looked.
     #[error("{report}")]
     NoCodeObject {
@@ -187,14 +114,8 @@ impl Error {
             Self::Marker { .. } | Self::NotReadable { .. } => {
                 ErrorCode::KPACK_ERROR_INVALID_METADATA
             }
-            Self::Target(_) | Self::NotGpu { .. } | Self::NoIsa => {
-                ErrorCode::KPACK_ERROR_INVALID_ARGUMENT
-            }
-            Self::NoCode { .. } | Self::Skipped { .. } => ErrorCode::KPACK_ERROR_ARCH_NOT_FOUND,
-            Self::Bundle { .. } | Self::CodeObject { .. } => ErrorCode::KPACK_ERROR_INVALID_FORMAT,
-            Self::Wrapper { .. } => ErrorCode::KPACK_ERROR_INVALID_METADATA,
+            Self::Target(_) | Self::NoIsa => ErrorCode::KPACK_ERROR_INVALID_ARGUMENT,
             Self::Disabled => ErrorCode::KPACK_ERROR_NOT_IMPLEMENTED,
-            Self::Archived { source, .. } => source.code(),
             Self::NoCodeObject { code, .. } => *code,
         }
     }
@@ -208,21 +129,15 @@ impl Error {
             | Self::OutOfMemory { .. } => finding::SYSTEM,
             Self::Archive { .. } | Self::NulInName { .. } => finding::DAMAGED_ARCHIVE,
             Self::Marker { .. } | Self::NotReadable { .. } => finding::DAMAGED_MARKER,
-            Self::NotMapped { .. } | Self::Target(_) | Self::NotGpu { .. } | Self::NoIsa => {
-                finding::USAGE
-            }
-            Self::NoCode { .. } | Self::Skipped { .. } => finding::MISSING_TARGET,
-            Self::Bundle { .. } | Self::CodeObject { .. } => finding::DAMAGED_BUNDLE,
-            Self::Wrapper { .. } => finding::DAMAGED_MARKER,
+            Self::NotMapped { .. } | Self::Target(_) | Self::NoIsa => finding::USAGE,
             Self::Disabled => finding::LOADER_DISABLED,
-            Self::Archived { source, .. } => source.id(),
             Self::NoCodeObject { report, .. } => report.id(),
         }
     }
 
     /// Whether it is a failed system call that says nothing about the file, as
     /// [`kpack_format::is_exhaustion`] decides.
-    pub(crate) fn is_exhaustion(&self) -> bool {
+    pub fn is_exhaustion(&self) -> bool {
         matches!(self, Self::Io { source, .. } if kpack_format::is_exhaustion(source))
     }
 
@@ -234,30 +149,4 @@ impl Error {
             _ => Self::Io { path, source },
         }
     }
-}
-
-/// What a module has instead of code for `gpu`, and what to do.
-fn no_code(gpu: &TargetId, there: &[TargetId]) -> String {
-    if there.is_empty() {
-        return format!(
-            "no code for {gpu} or any other target; build or install the program again"
-        );
-    }
-    let list = |targets: &mut dyn Iterator<Item = &TargetId>| {
-        Vec::from_iter(targets.map(TargetId::to_string)).join(", ")
-    };
-    let may_run = list(&mut there.iter().filter(|target| target.may_run_on(gpu)));
-    if !may_run.is_empty() {
-        return format!(
-            "code for {may_run}, and it is not known whether {gpu} runs that; pass all of gcnArchName, with the features"
-        );
-    }
-    let why: Vec<String> =
-        there.iter().filter_map(|target| gpu.why_not_generic(target, Delivery::Bundle)).collect();
-    let why = if why.is_empty() { String::new() } else { format!(" ({})", why.join("; ")) };
-    let processor = gpu.processor();
-    format!(
-        "no code for {gpu}, only for {}{why}; use a build with code for {processor} (build.rs or KPACK_OFFLOAD_ARCH lists the targets)",
-        list(&mut there.iter())
-    )
 }

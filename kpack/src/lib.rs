@@ -36,38 +36,6 @@
 //!
 //! `cargo run`, `cargo test` and `cargo install` need no further step, because the program contains the code. For a
 //! release, `kpack stage` or `kpack split` moves it into one archive for each target, and [`Module::load`] finds it there.
-//!
-//! # The lookup
-//!
-//! The rest of this crate is what kpack's tools, its loader and its shim share. A HIP runtime that loads a split binary asks
-//! for the code object for its GPU:
-//!
-//! ```no_run
-//! use kpack::{Cache, Request, marker_at};
-//!
-//! # fn main() -> Result<(), kpack::Error> {
-//! # let (pointer, co_index) = (0usize, 0u32);
-//! let cache = Cache::from_environment();
-//! // The wrapper's pointer leads to the marker, and to the binary that it is in.
-//! let marker = marker_at(pointer)?;
-//! let (binary, _) = kpack::discover_binary_path(pointer)?;
-//! let isas = ["gfx942:sramecc+:xnack-".parse()?, "gfx9-4-generic".parse()?];
-//! let code_object: Vec<u8> = cache.load_code_object(&Request {
-//!     marker: &marker,
-//!     binary: &binary,
-//!     co_index,
-//!     isas: &isas,
-//! })?;
-//! # Ok(()) }
-//! ```
-//!
-//! [`lookup`] lists the archives in which the code may be, without opening them.
-//!
-//! ROCm's runtime uses the C interface, which is the crate `kpack-runtime`. This crate exports no function of C, because a
-//! program that does would take the place of ROCm's loader.
-//!
-//! Archives are read by position, so opening one reads only its table of contents, and a file that shrinks meanwhile
-//! gives an error. The loader holds no lock while it reads and decompresses code objects.
 
 #![deny(unsafe_op_in_unsafe_fn)]
 
@@ -75,11 +43,11 @@ mod archive;
 mod borrowed;
 mod cache;
 mod decoder;
-pub mod dynamic_symbols;
+mod dynamic_symbols;
 mod environment;
 mod error;
 mod error_code;
-pub mod lookup;
+mod lookup;
 mod mapping;
 mod marker;
 mod module;
@@ -93,28 +61,63 @@ mod shim_mode;
 mod stderr;
 
 /// For kpack's own crates and for generated modules. It is no part of the interface: it may change in any release.
+///
+/// kpack's tools, its loader and its shim share the lookup. A HIP runtime that loads a split binary asks for the code
+/// object for its GPU:
+///
+/// ```no_run
+/// use kpack::internal::{Cache, Request, discover_binary_path, marker_at};
+///
+/// # fn main() -> Result<(), kpack::internal::Error> {
+/// # let (pointer, co_index) = (0usize, 0u32);
+/// let cache = Cache::from_environment();
+/// // The wrapper's pointer leads to the marker, and to the binary that it is in.
+/// let marker = marker_at(pointer)?;
+/// let (binary, _) = discover_binary_path(pointer)?;
+/// let isas = ["gfx942:sramecc+:xnack-".parse()?, "gfx9-4-generic".parse()?];
+/// let code_object: Vec<u8> = cache.load_code_object(&Request {
+///     marker: &marker,
+///     binary: &binary,
+///     co_index,
+///     isas: &isas,
+/// })?;
+/// # Ok(()) }
+/// ```
+///
+/// [`lookup`] lists the archives in which the code may be, without opening them.
+///
+/// ROCm's runtime uses the C interface, which is the crate `kpack-runtime`. This crate exports no function of C, because a
+/// program that does would take the place of ROCm's loader.
+///
+/// Archives are read by position, so opening one reads only its table of contents, and a file that shrinks meanwhile gives
+/// an error. The loader holds no lock while it reads and decompresses code objects.
 #[doc(hidden)]
 pub mod internal {
     use std::ffi::CStr;
 
-    use crate::{Archive, Cache, Error, Module, Request};
+    use crate::Module;
 
-    pub use crate::archive::{Memory, Room};
+    pub use crate::archive::{Archive, Memory, Room};
+    pub use crate::cache::Cache;
+    pub use crate::error::Error;
+    pub use crate::error_code::kpack_error_t as ErrorCode;
+    pub use crate::lookup::Environment;
+    pub use crate::marker::marker_at;
     pub use crate::module::{Bundle, Note, Wrapper};
-    pub use crate::platform::{path_of, text_of};
+    pub use crate::platform::{discover_binary_path, path_of, text_of};
+    pub use crate::report::{Attempt, Outcome, Report};
+    pub use crate::request::Request;
+    pub use crate::search::CodeObject;
+    pub use crate::shim_mode::ShimMode;
+    pub use kpack_format::TargetId;
+    pub use kpack_format::marker::Marker;
 
-    /// As [`Archive::load`], into memory of the caller's kind.
-    pub fn load_kernel<M: Memory>(
-        archive: &Archive,
-        kernel: &str,
-        target: &str,
-    ) -> Result<M, Error> {
-        archive.load_into(kernel, target)
+    pub mod dynamic_symbols {
+        pub use crate::dynamic_symbols::*;
     }
 
-    /// As [`Cache::load_code_object`], into memory of the caller's kind.
-    pub fn load_code_object<M: Memory>(cache: &Cache, request: &Request<'_>) -> Result<M, Error> {
-        cache.load_into(request)
+    pub mod lookup {
+        pub use crate::lookup::*;
     }
 
     /// A module over a wrapper. The last text is the panic for a wrong name of a kernel.
@@ -132,24 +135,12 @@ pub mod internal {
     pub const fn skipped_module(name: &'static str, reason: &'static str) -> Module {
         Module::skipped(name, reason)
     }
-
-    /// Whether a system call failed in a way that says nothing about the file.
-    pub fn is_exhaustion(error: &Error) -> bool {
-        error.is_exhaustion()
-    }
 }
 
-pub use archive::Archive;
-pub use cache::Cache;
-pub use error::Error;
-pub use error_code::kpack_error_t as ErrorCode;
+use internal::{
+    Archive, Attempt, Cache, Environment, ErrorCode, Marker, Outcome, Report, Request,
+    discover_binary_path, marker_at,
+};
+
 pub use kpack_format::TargetId;
-pub use kpack_format::marker::Marker;
-pub use lookup::Environment;
-pub use marker::marker_at;
-pub use module::{Code, Module};
-pub use platform::discover_binary_path;
-pub use report::{Attempt, Outcome, Report};
-pub use request::Request;
-pub use search::CodeObject;
-pub use shim_mode::ShimMode;
+pub use module::{Code, Error, Module};

@@ -2,7 +2,7 @@
 
 use kpack_format::marker::{MAX_SIZE, Marker};
 
-use crate::Error;
+use crate::error::Error;
 use crate::platform::read_memory;
 
 /// The marker at `address` of this process, to which a split wrapper points.

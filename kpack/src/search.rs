@@ -13,10 +13,11 @@ use kpack_format::offload_bundle::code_object_id;
 
 use crate::archive::Memory;
 use crate::borrowed::Borrowed;
+use crate::error::Error;
 use crate::lookup::{self, Answer, BinaryOrigin, Candidate, Listing, Location, Rule, Rules};
 use crate::scratch::Scratch;
 use crate::stderr::{escaped, say};
-use crate::{Archive, Attempt, Cache, Error, ErrorCode, Outcome, Report, Request, TargetId};
+use crate::{Archive, Attempt, Cache, ErrorCode, Outcome, Report, Request, TargetId};
 
 const RULES: Rules = Rules::KPACK;
 
@@ -141,8 +142,11 @@ impl Cache {
         loaded.map(|_| ())
     }
 
-    /// Finds the code object and reads it.
-    pub(crate) fn load_into<M: Memory>(&self, request: &Request<'_>) -> Result<M, Error> {
+    /// As [`load_code_object`](Self::load_code_object), into memory of the caller's kind.
+    ///
+    /// # Errors
+    /// As [`load_code_object`](Self::load_code_object).
+    pub fn load_into<M: Memory>(&self, request: &Request<'_>) -> Result<M, Error> {
         self.load_with_target(request).map(|(bytes, _)| bytes)
     }
 

@@ -7,7 +7,7 @@ use std::io::{self, Write};
 use std::path::Path;
 
 use comfy_table::{CellAlignment, Table, presets};
-use kpack::Environment;
+use kpack::internal::Environment;
 pub(super) use kpack_core::words::{bytes as size, counted as count};
 use kpack_core::{escaped, shown};
 use serde::Serialize;

@@ -9,7 +9,7 @@ use std::thread;
 use crate::command::command;
 use crate::markers::markers;
 use crate::verified::assert_holds;
-use kpack::{Cache, Environment, Request};
+use kpack::internal::{Cache, Environment, Request};
 use kpack_format::marker::Marker;
 use kpack_split::install::{InstallOptions, install};
 use kpack_tests::fixture::{FatLibrary, Storage, code};
@@ -65,7 +65,7 @@ impl Process {
         Some(Self { marker, cache })
     }
 
-    fn load(&self, tree: &Tree, target: &str) -> [Result<Vec<u8>, kpack::Error>; 2] {
+    fn load(&self, tree: &Tree, target: &str) -> [Result<Vec<u8>, kpack::internal::Error>; 2] {
         [0, 1].map(|co_index| {
             self.cache.load_code_object(&Request {
                 marker: &self.marker,

@@ -4,7 +4,7 @@
 use std::fs;
 use std::process::Command;
 
-use kpack::Archive;
+use kpack::internal::Archive;
 use kpack_core::ids;
 use kpack_tests::fixture::{FatLibrary, Storage, code};
 use kpack_tests::page::repository;

@@ -10,7 +10,7 @@ use std::process::Output;
 use crate::command::{command, kpack, said};
 use crate::fat::{elements, shown, text};
 use crate::verified::{check, checks, faults};
-use kpack::{Cache, Environment, Request};
+use kpack::internal::{Cache, Environment, Request};
 use kpack_artifact::verify::{Options, verify};
 use kpack_core::Severity;
 use kpack_format::TargetId;

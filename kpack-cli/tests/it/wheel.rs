@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use crate::command::{kpack, said};
 use crate::wheels::{FAT, binary_wheel, library, members, names, text, vendored};
-use kpack::{Cache, Environment, Request};
+use kpack::internal::{Cache, Environment, Request};
 use kpack_core::ids;
 use kpack_core::publish::Stage;
 use kpack_split::input::LinkedBinary;

@@ -3,8 +3,8 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use kpack::lookup::Rules;
-use kpack::{Environment, ShimMode};
+use kpack::internal::lookup::Rules;
+use kpack::internal::{Environment, ShimMode};
 use kpack_format::TargetId;
 
 use crate::image;

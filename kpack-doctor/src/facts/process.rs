@@ -3,7 +3,7 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use kpack::ShimMode;
+use kpack::internal::ShimMode;
 use kpack_core::{Error, files, ids};
 use kpack_format::TargetId;
 use kpack_split::elf::DeviceCode;

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use kpack::lookup::{self, Rule, Rules};
+use kpack::internal::lookup::{self, Rule, Rules};
 use kpack_core::ids;
 use kpack_format::TargetId;
 use kpack_split::input::{MarkerGroup, Resolver};

@@ -2,7 +2,7 @@
 
 use std::path::{Path, PathBuf};
 
-use kpack::dynamic_symbols::{LOADER_FUNCTION, Linkage};
+use kpack::internal::dynamic_symbols::{LOADER_FUNCTION, Linkage};
 use kpack_core::Error;
 use kpack_split::elf::{Dynamic, Image};
 use kpack_split::input::{self, LinkedBinary, binary_error, or_refused};

@@ -14,7 +14,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::Path;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 
-use kpack::{
+use kpack::internal::{
     Cache, Environment, Outcome, Request, ShimMode, TargetId, discover_binary_path, marker_at,
 };
 use kpack_core::gpus::agents;
@@ -118,7 +118,7 @@ impl Shim {
         let found = binary.as_ref().map(|(path, _)| path.as_path());
         let bundle = match self.bundle(address, found, wrapper.co_index as u32) {
             Ok(bundle) => bundle,
-            Err(error @ Error::Loader(kpack::Error::Disabled)) => {
+            Err(error @ Error::Loader(kpack::internal::Error::Disabled)) => {
                 let binary = found.unwrap_or(Path::new("?"));
                 self.cache.complain(binary, error.id(), &error);
                 return None;
@@ -142,7 +142,7 @@ impl Shim {
     /// Says why there is no code for a binary, unless there just is none for this GPU: the runtime tells
     /// that, as for an unsplit binary.
     fn explain(&self, binary: &Path, error: &Error) {
-        let Error::Loader(kpack::Error::NoCodeObject { report, .. }) = error else {
+        let Error::Loader(kpack::internal::Error::NoCodeObject { report, .. }) = error else {
             return self.cache.warn(binary, error.id(), error);
         };
         // The loader has explained it.
@@ -159,11 +159,11 @@ impl Shim {
     fn bundle(
         &self,
         marker: usize,
-        binary: Result<&Path, &kpack::Error>,
+        binary: Result<&Path, &kpack::internal::Error>,
         co_index: u32,
     ) -> Result<Bundle, Error> {
         let Ok(binary) = binary else {
-            return Err(kpack::Error::NotMapped { address: marker }.into());
+            return Err(kpack::internal::Error::NotMapped { address: marker }.into());
         };
         let request = Request { marker: &marker_at(marker)?, binary, co_index, isas: &[] };
         Bundle::new(&self.cache, &request, self.gpus.as_deref())

@@ -4,7 +4,7 @@ use std::ffi::{CStr, CString, c_char, c_int, c_void};
 use std::ops::Range;
 use std::slice;
 
-use kpack::dynamic_symbols::{LOADER_FUNCTION, Linkage, linkage};
+use kpack::internal::dynamic_symbols::{LOADER_FUNCTION, Linkage, linkage};
 
 /// The program or a library.
 struct Object {

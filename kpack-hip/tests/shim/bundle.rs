@@ -2,7 +2,7 @@
 
 use std::io::Cursor;
 
-use kpack::{Cache, Environment, Request, TargetId};
+use kpack::internal::{Cache, Environment, Request, TargetId};
 use kpack_format::offload_bundle::Bundle as Parsed;
 use kpack_hip::{Bundle, Error};
 use kpack_tests::tree::Tree;

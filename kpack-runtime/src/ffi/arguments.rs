@@ -5,7 +5,7 @@ use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::ptr::NonNull;
 use std::slice;
 
-use kpack::Error;
+use kpack::internal::Error;
 use kpack_format::target_id::TRIPLE;
 
 use super::buffer::Buffer;

@@ -8,8 +8,9 @@
 
 use std::ffi::{CString, c_char, c_void};
 
-use kpack::internal::{is_exhaustion, load_code_object, load_kernel, path_of, text_of};
-use kpack::{Archive, Cache, Error, Request, TargetId, discover_binary_path, marker_at};
+use kpack::internal::{
+    Archive, Cache, Error, Request, TargetId, discover_binary_path, marker_at, path_of, text_of,
+};
 
 use super::arguments::{INVALID, Out, Output, code, guard, isas, text};
 use super::kpack_error_t;
@@ -123,7 +124,7 @@ pub unsafe extern "C" fn kpack_get_kernel(
         else {
             return Err(kpack_error_t::KPACK_ERROR_KERNEL_NOT_FOUND);
         };
-        output.set(load_kernel(&archive.archive, name, target).map_err(code)?);
+        output.set(archive.archive.load_into(name, target).map_err(code)?);
         Ok(())
     })
 }
@@ -183,7 +184,7 @@ pub unsafe extern "C" fn kpack_discover_binary_path(
         }
         let found = discover_binary_path(address_in_binary as usize);
         let (path, offset) = found.map_err(|error| {
-            if is_exhaustion(&error) {
+            if error.is_exhaustion() {
                 code(error)
             } else {
                 kpack_error_t::KPACK_ERROR_PATH_DISCOVERY_FAILED
@@ -269,7 +270,7 @@ pub unsafe extern "C" fn kpack_load_code_object(
         }
         let loaded = marker_at(hipk_metadata as usize).and_then(|marker| {
             let isas = &known;
-            load_code_object(cache, &Request { marker: &marker, binary: &binary, co_index, isas })
+            cache.load_into(&Request { marker: &marker, binary: &binary, co_index, isas })
         });
         if let Err(error @ (Error::Marker { .. } | Error::NotReadable { .. })) = &loaded {
             complain(error);

@@ -23,6 +23,6 @@ core::arch::global_asm!(
 );
 
 pub use functions::*;
-pub use kpack::ErrorCode as kpack_error_t;
+pub use kpack::internal::ErrorCode as kpack_error_t;
 pub use types::{KPACK_CURRENT_VERSION, kpack_cache_t, kpack_compression_scheme_t};
 pub use types::{kpack_arch_callback_t, kpack_archive, kpack_archive_t, kpack_cache};

@@ -4,7 +4,7 @@
 
 use std::ffi::{CString, c_char, c_void};
 
-use kpack::{Archive, Cache, Error};
+use kpack::internal::{Archive, Cache, Error};
 
 /// The version of the archive format.
 pub const KPACK_CURRENT_VERSION: u32 = 1;

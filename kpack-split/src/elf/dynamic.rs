@@ -3,7 +3,7 @@
 use std::cell::{Cell, RefCell};
 use std::ops::Range;
 
-use kpack::dynamic_symbols::{Linkage, linkage};
+use kpack::internal::dynamic_symbols::{Linkage, linkage};
 use object::LittleEndian as LE;
 use object::elf;
 

@@ -5,7 +5,7 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs::{self, Metadata};
 use std::path::{Component, Path, PathBuf};
 
-use kpack::lookup::{BinaryOrigin, Environment, InstalledArchive, Location, Rule, Rules};
+use kpack::internal::lookup::{BinaryOrigin, Environment, InstalledArchive, Location, Rule, Rules};
 use kpack_format::TargetId;
 use kpack_format::marker::Marker;
 use kpack_format::names::{Group, SearchPath};

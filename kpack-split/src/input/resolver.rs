@@ -5,7 +5,7 @@ use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex};
 
-use kpack::lookup::{Answer, Listing, Rule, Rules};
+use kpack::internal::lookup::{Answer, Listing, Rule, Rules};
 use kpack_format::archive::ArchiveError;
 use kpack_format::digest::Blake3;
 use kpack_format::marker::{Marker, without_checksums};

@@ -5,8 +5,8 @@
 //! process: the environment and the paths of loaded objects are arguments.
 //!
 //! ```
-//! use kpack::lookup::{self, Environment, BinaryOrigin, Rule, Rules};
-//! use kpack::Marker;
+//! use kpack::internal::Marker;
+//! use kpack::internal::lookup::{self, BinaryOrigin, Environment, Rule, Rules};
 //!
 //! let archives = vec![".kpack/vec_lib_@GFXARCH@.kpack".to_owned()];
 //! let marker = Marker::new("lib/libvec.so", archives);

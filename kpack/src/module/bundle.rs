@@ -6,9 +6,9 @@ use kpack_format::code_object::CodeObject;
 use kpack_format::offload_bundle::Bundle;
 use kpack_format::{Delivery, TargetId};
 
-use super::{Code, isas};
+use super::{Code, Error, isas};
+use crate::lookup;
 use crate::platform::read_memory;
-use crate::{Error, lookup};
 
 /// The most that is read at once, in bytes: the system takes no more pages.
 const PIECE: usize = 1 << 20;
@@ -60,7 +60,7 @@ pub(super) fn load(module: &'static str, address: usize, gpu: TargetId) -> Resul
         bundle.code_objects(memory(), |other| *other == target).map_err(damaged)?;
     let mut bytes = Vec::new();
     let room = usize::try_from(size).ok().and_then(|size| bytes.try_reserve_exact(size).ok());
-    room.ok_or(Error::OutOfMemory { size })?;
+    room.ok_or(Error::OutOfMemory { module, size })?;
     // The second step compares the hash in the header of a compressed bundle.
     while let Some(mut code_object) = code_objects.next_entry().map_err(damaged)? {
         code_object.append(&mut bytes, u64::MAX).map_err(damaged)?;

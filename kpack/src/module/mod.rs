@@ -1,6 +1,7 @@
 //! Modules of device code in Rust programs, and loading them.
 
 mod bundle;
+mod error;
 mod macros;
 mod wrapper;
 
@@ -11,8 +12,9 @@ use std::sync::LazyLock;
 use kpack_format::Delivery;
 use kpack_format::unstable::spelling::read_gpu;
 
-use crate::{Cache, Error, Request, TargetId, discover_binary_path, marker_at};
+use crate::{Cache, Request, TargetId, discover_binary_path, marker_at};
 
+pub use error::Error;
 pub use wrapper::{Bundle, Note, Wrapper};
 use wrapper::{Content, Found};
 
@@ -128,12 +130,12 @@ impl Module {
     /// code is that for the GPU with its features, then that for fewer features, then generic code such as
     /// `gfx11-generic`.
     ///
-    /// Archives are found [as HIP runtimes find them](crate::lookup), so `ROCM_KPACK_PATH` and the other variables hold.
-    /// The environment is read at the first call, and archives stay open.
+    /// Archives are found as HIP runtimes find them, so `ROCM_KPACK_PATH` and the other variables apply. The environment is
+    /// read at the first call, and archives stay open.
     ///
     /// # Errors
-    /// [`Error::NotGpu`], [`Error::NoCode`], [`Error::Skipped`], [`Error::Bundle`], [`Error::CodeObject`],
-    /// [`Error::Wrapper`]; for a program that was split, [`Error::Archived`].
+    /// [`Error::Archived`] only for a program that was split, [`Error::NoCode`] and those of damaged code only for one that
+    /// was not.
     pub fn load(&self, gcn_arch_name: &str) -> Result<Code, Error> {
         let module = self.name;
         let gpu = read_gpu(gcn_arch_name).map_err(|source| Error::NotGpu { module, source })?;
@@ -174,7 +176,7 @@ const fn is_same(one: &[u8], other: &[u8]) -> bool {
 }
 
 /// Loads from the archive that the marker at `address` leads to.
-fn load_split(address: usize, co_index: u32, gpu: TargetId) -> Result<Code, Error> {
+fn load_split(address: usize, co_index: u32, gpu: TargetId) -> Result<Code, crate::error::Error> {
     let marker = marker_at(address)?;
     let (binary, _) = discover_binary_path(address)?;
     let isas = isas(gpu, Delivery::Archive);

@@ -27,7 +27,7 @@ use windows_sys::Win32::System::Memory::{
 };
 use windows_sys::Win32::System::Threading::GetCurrentProcess;
 
-use crate::Error;
+use crate::error::Error;
 
 /// Others may read, replace and remove what this process has open.
 const SHARED: u32 = FILE_SHARE_READ | FILE_SHARE_WRITE | FILE_SHARE_DELETE;

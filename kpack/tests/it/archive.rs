@@ -7,7 +7,7 @@ use std::sync::Barrier;
 use std::thread;
 
 use crate::common::{archive, code_of};
-use kpack::{Archive, ErrorCode};
+use kpack::internal::{Archive, ErrorCode};
 use kpack_format::archive::Scheme;
 use kpack_tests::bytes::{self, patched};
 use kpack_tests::tree::Tree;

@@ -8,7 +8,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use crate::common::{archive, code_of, marker, write, write_manifest};
-use kpack::{Cache, Environment, Error, ErrorCode, Marker, Request, TargetId};
+use kpack::internal::{Cache, Environment, Error, ErrorCode, Marker, Request, TargetId};
 use kpack_format::archive::Scheme;
 use kpack_format::code_id;
 use kpack_format::digest::blake3;
@@ -417,7 +417,7 @@ fn running_out_of_file_descriptors_is_an_io_error() {
     // when it has opened as many as it may,
     let open: Vec<File> = std::iter::from_fn(|| File::open("/dev/null").ok()).collect();
     let error = load_with(&cache, &tree, &marker(), &["gfx1100"]).unwrap_err();
-    let mapped = kpack::discover_binary_path(KERNEL.as_ptr() as usize);
+    let mapped = kpack::internal::discover_binary_path(KERNEL.as_ptr() as usize);
     drop(open);
     // then both functions return this error, and it is not permanent.
     assert_eq!(error.code(), ErrorCode::KPACK_ERROR_IO_ERROR, "{error}");

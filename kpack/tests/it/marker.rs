@@ -2,7 +2,7 @@
 
 use std::fs::File;
 
-use kpack::{Error, Marker, discover_binary_path, marker_at};
+use kpack::internal::{Error, Marker, discover_binary_path, marker_at};
 use memmap2::{MmapMut, MmapOptions};
 
 const PAGE: usize = 4096;

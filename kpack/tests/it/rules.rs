@@ -6,8 +6,8 @@ use std::os::unix::fs::symlink;
 use std::path::PathBuf;
 
 use crate::common::{marker, write};
-use kpack::lookup::{self, BinaryOrigin, Environment, Rule, Rules};
-use kpack::{Archive, Cache, Marker, Request};
+use kpack::internal::lookup::{self, BinaryOrigin, Environment, Rule, Rules};
+use kpack::internal::{Archive, Cache, Marker, Request};
 use kpack_format::code_id;
 use kpack_format::digest::blake3;
 use kpack_tests::tree::Tree;

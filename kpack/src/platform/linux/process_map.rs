@@ -6,7 +6,7 @@ use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
 
-use crate::Error;
+use crate::error::Error;
 
 const MAPS: &str = "/proc/self/maps";
 /// The kernel adds this to the path of a file that was removed.

@@ -6,7 +6,7 @@ use std::fmt::Debug;
 use std::io::Cursor;
 use std::path::Path;
 
-use kpack::{Error, ErrorCode};
+use kpack::internal::{Error, ErrorCode};
 use kpack_format::archive::{ArchiveWriter, Encoder, Scheme};
 use kpack_format::digest::blake3;
 use kpack_format::manifest::{KpackFile, Manifest};

@@ -107,7 +107,7 @@ fn told(loaded: Result<Code, Error>) -> String {
             assert_eq!(code.as_ptr().cast(), code.as_bytes().as_ptr());
             format!("{} ({})", text.unwrap_or("something else"), code.target())
         }
-        Err(error) => format!("error: {error} [{}]", error.id()),
+        Err(error) => format!("error: {error}"),
     }
 }
 
