@@ -22,7 +22,7 @@ pub enum Error {
         path: PathBuf,
     },
     /// A file that cannot be read.
-    #[error("{}: it cannot be read: {source}", path.display())]
+    #[error("{}: cannot be read: {source}", path.display())]
     Io {
         /// The file.
         path: PathBuf,
@@ -38,7 +38,7 @@ pub enum Error {
         source: ArchiveError,
     },
     /// An archive with a name that C cannot represent.
-    #[error("{}: the name {name:?} has a NUL character", path.display())]
+    #[error("{}: the name {name:?} contains a NUL character", path.display())]
     NulInName {
         /// The file.
         path: PathBuf,
@@ -71,7 +71,7 @@ pub enum Error {
         /// The address.
         address: usize,
     },
-    /// A text that is not a target ID.
+    /// The text is not a target ID.
     #[error(transparent)]
     Target(#[from] ParseTargetIdError),
     /// No ISA was given.

@@ -35,7 +35,7 @@ pub enum Error {
     },
     /// The program was built without the code of its modules.
     #[error(
-        "module `{module}` has no code, because the build skipped it ({reason}); build the program without that"
+        "module `{module}` has no code, because the build skipped it ({reason}); rebuild the program without that"
     )]
     Skipped {
         /// The module.
@@ -53,7 +53,7 @@ pub enum Error {
     },
     /// The bundle in the program is damaged.
     #[error(
-        "module `{module}`: its code in the program is damaged: {source}; build or install the program again"
+        "module `{module}`: its code in the program is damaged: {source}; rebuild or reinstall the program"
     )]
     Bundle {
         /// The module.
@@ -63,7 +63,7 @@ pub enum Error {
     },
     /// The code object in the program is damaged, or for another target than its entry says.
     #[error(
-        "module `{module}`: its code for {target} in the program is damaged: {source}; build or install the program again"
+        "module `{module}`: its code for {target} in the program is damaged: {source}; rebuild or reinstall the program"
     )]
     CodeObject {
         /// The module.
@@ -75,7 +75,7 @@ pub enum Error {
     },
     /// The wrapper in the program is damaged.
     #[error(
-        "module `{module}`: its wrapper in the program is damaged (expected the magic HIPF or HIPK, found {magic:#010x}); build or install the program again"
+        "module `{module}`: its wrapper in the program is damaged (expected the magic HIPF or HIPK, found {magic:#010x}); rebuild or reinstall the program"
     )]
     Wrapper {
         /// The module.
@@ -95,26 +95,24 @@ pub enum Error {
 
 /// What a module has instead of code for `gpu`, and what to do.
 fn no_code(gpu: &TargetId, there: &[TargetId]) -> String {
-    if there.is_empty() {
-        return format!(
-            "no code for {gpu} or any other target; build or install the program again"
-        );
-    }
     let list = |targets: &mut dyn Iterator<Item = &TargetId>| {
         Vec::from_iter(targets.map(TargetId::to_string)).join(", ")
     };
+    if there.is_empty() {
+        return format!("no code for {gpu} or any other target; rebuild or reinstall the program");
+    }
     let may_run = list(&mut there.iter().filter(|target| target.may_run_on(gpu)));
     if !may_run.is_empty() {
         return format!(
-            "code for {may_run}, and it is not known whether {gpu} runs that; pass all of gcnArchName, with the features"
+            "code for {may_run}, but {gpu} leaves its features open; pass the whole gcnArchName"
         );
     }
     let why: Vec<String> =
         there.iter().filter_map(|target| gpu.why_not_generic(target, Delivery::Bundle)).collect();
     let why = if why.is_empty() { String::new() } else { format!(" ({})", why.join("; ")) };
-    let processor = gpu.processor();
     format!(
-        "no code for {gpu}, only for {}{why}; use a build with code for {processor} (build.rs or KPACK_OFFLOAD_ARCH lists the targets)",
-        list(&mut there.iter())
+        "no code for {gpu}, only for {}{why}; to add {}, list it in build.rs or KPACK_OFFLOAD_ARCH, and rebuild the program",
+        list(&mut there.iter()),
+        gpu.processor()
     )
 }

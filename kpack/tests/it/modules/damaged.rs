@@ -44,7 +44,7 @@ fn a_code_object_that_is_not_what_its_entry_says() {
                 error.starts_with(&start) && error.contains(expected),
                 "{expected:?} in {error}"
             );
-            assert!(error.ends_with("; build or install the program again"));
+            assert!(error.ends_with("; rebuild or reinstall the program"));
         }
     }
 }
