@@ -2,6 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
+use std::io;
 use std::ops::Range;
 use std::os::unix::ffi::OsStrExt;
 use std::path::PathBuf;
@@ -28,7 +29,13 @@ struct Line<'a> {
 /// # Errors
 /// [`Error::NotMapped`] if no file is mapped there, [`Error::Io`] if the maps cannot be read.
 pub fn discover_binary_path(address: usize) -> Result<(PathBuf, usize), Error> {
-    let maps = fs::read(MAPS).map_err(|error| Error::io(MAPS.as_ref(), error))?;
+    let maps = fs::read(MAPS).map_err(|error| {
+        let source = match error.kind() {
+            io::ErrorKind::NotFound => io::Error::other("/proc is not mounted; mount it"),
+            _ => error,
+        };
+        Error::Io { path: MAPS.into(), source }
+    })?;
     find(&maps, address).ok_or(Error::NotMapped { address })
 }
 

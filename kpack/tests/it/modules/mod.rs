@@ -4,6 +4,7 @@
 //! This test program is that program. To split it, the tests copy it, and run the copy.
 
 mod damaged;
+mod started;
 
 use std::env;
 use std::ffi::CStr;
@@ -11,12 +12,14 @@ use std::fs;
 use std::panic::{self, RefUnwindSafe, UnwindSafe};
 use std::path::Path;
 use std::process::Command;
+use std::sync::Barrier;
+use std::thread;
 
 use kpack::{Code, Error, Module};
 use kpack_doctor::{Options, examine};
 use kpack_split::install::{InstallOptions, install};
 use kpack_split::join::{JoinOptions, join};
-use kpack_tests::fixture::{FatLibrary, Storage, bundle, code};
+use kpack_tests::fixture::{Storage, bundle, code};
 use kpack_tests::process::run;
 use kpack_tests::tree::Tree;
 
@@ -205,22 +208,34 @@ fn a_copy_answers() {
     let Ok(questions) = env::var(QUESTIONS) else {
         return;
     };
+    let questions = Vec::from_iter(questions.lines());
+    let start = Barrier::new(questions.len());
     let answer = |question: &str| {
         let (label, gpu) = question.split_once(' ').unwrap();
+        start.wait();
         told(module(label).load(gpu))
     };
-    let answers = Vec::from_iter(questions.lines().map(answer));
+    // All at once, because threads share the archives.
+    let answers = thread::scope(|scope| {
+        let answer = &answer;
+        let threads = questions.iter().map(|question| scope.spawn(|| answer(question)));
+        let threads = Vec::from_iter(threads);
+        Vec::from_iter(threads.into_iter().map(|thread| thread.join().unwrap()))
+    });
     fs::write(env::var_os(ANSWERS).unwrap(), answers.join("\0")).unwrap();
 }
 
 /// What the copy `program` loads for each module and GPU.
 fn asked(program: &Path, questions: &[(&str, &str)]) -> Vec<String> {
+    asked_by(&mut Command::new(program), &program.with_extension("answers"), questions)
+}
+
+/// As [`asked`], with a command that runs the copy, and a file for the answers.
+fn asked_by(command: &mut Command, answers: &Path, questions: &[(&str, &str)]) -> Vec<String> {
     let lines = questions.iter().map(|(label, gpu)| format!("{label} {gpu}"));
-    let answers = program.with_extension("answers");
-    let mut command = Command::new(program);
     command.args(["--exact", "modules::a_copy_answers"]);
-    command.env(QUESTIONS, Vec::from_iter(lines).join("\n")).env(ANSWERS, &answers);
-    run(&mut command);
+    command.env(QUESTIONS, Vec::from_iter(lines).join("\n")).env(ANSWERS, answers);
+    run(command);
     let answers = fs::read_to_string(answers).unwrap();
     answers.split('\0').map(str::to_owned).collect()
 }
@@ -307,13 +322,7 @@ fn archives_that_do_not_serve() {
     says(load("packed", "gfx942"), &["packed for one"]);
 
     // Another program with the same name, whose modules have other code for this GPU.
-    let other = Tree::new();
-    let wrappers = ["one", "two", "three"].map(|name| [code("gfx942", name)]);
-    let library = wrappers
-        .into_iter()
-        .fold(FatLibrary::new(), |library, codes| library.wrapper(Storage::Plain, codes));
-    library.build(&other.path("bin/program")).unwrap();
-    install(&InstallOptions::new(other.root(), "program", ["bin/program"]), &()).unwrap();
+    let other = started::other_build();
     fs::copy(other.path("lib/.kpack/program_lib_gfx942.kpack"), archive("gfx942")).unwrap();
     says(
         load("packed", "gfx942"),
