@@ -3,6 +3,9 @@
 //!
 //! - `load kpack|zstd ARCHIVE THREADS`: all kernels once
 //! - `load open ARCHIVE TIMES`: opens and closes it
+//! - `load module GPU TIMES`: loads the module of this program, which is a copy with a bundle in [`ROOM`]
+//! - `load frames ARCHIVE TIMES`, `load bundle FILE TIMES`: decompresses all frames of an archive, or that of a compressed
+//!   bundle, with plain `ZSTD_decompressDCtx`
 //! - `load ARCHIVE`: prints what lookups cost, and how fast uncompressed kernels load
 //!
 //! Both sides do what a runtime does: they allocate memory for each code object with malloc, and free it
@@ -17,6 +20,7 @@
 
 use std::ffi::{CStr, CString, c_char, c_void};
 use std::fs::File;
+use std::hint;
 use std::io::{Cursor, Write};
 use std::os::unix::ffi::OsStrExt;
 use std::path::Path;
@@ -32,6 +36,23 @@ use memmap2::Mmap;
 use rocm_kpack::ffi;
 use tempfile::NamedTempFile;
 use zstd::zstd_safe::DCtx;
+
+/// Room for a bundle. [`START`] tells where it is in the program.
+const ROOM: [u8; 3 << 20] = {
+    let mut room = [0; 3 << 20];
+    let mut at = 0;
+    while at < START.len() {
+        room[at] = START[at];
+        at += 1;
+    }
+    room
+};
+const START: &[u8] = b"room for a bundle of kpack's benchmark";
+
+kpack::modules_v1! {
+    modules;
+    MODULE { name: "bench", size: 3145728, bundle: &ROOM, targets: [], kernels: [], list: "" }
+}
 
 /// An archive that C has opened; any number of threads may use it.
 struct Handle(ffi::kpack_archive_t);
@@ -64,7 +85,20 @@ fn once(what: &str, path: &Path, number: usize) {
         (0..number).for_each(|_| unsafe { ffi::kpack_close(open(path)) });
         return;
     }
+    if what == "module" {
+        let gpu = path.to_str().expect("the name of a GPU");
+        (0..number).for_each(|_| drop(hint::black_box(modules::MODULE.load(gpu).unwrap())));
+        return;
+    }
     let bytes = map(path);
+    if what == "bundle" {
+        // The header of version 3 (LLVM, "Clang Offload Bundler"): the size of the plain bundle, then its hash.
+        let size = u64::from_le_bytes(bytes[16..24].try_into().unwrap());
+        let frame = Frame { name: CString::default(), bytes: &bytes[32..], size: size as usize };
+        let mut context = DCtx::create();
+        (0..number).for_each(|_| decompress(&mut context, &frame));
+        return;
+    }
     let (toc, frames) = frames(&bytes);
     match what {
         "kpack" => {
@@ -79,11 +113,17 @@ fn once(what: &str, path: &Path, number: usize) {
             });
             unsafe { ffi::kpack_close(handle.0) };
         }
+        "frames" => {
+            let mut context = DCtx::create();
+            (0..number).for_each(|_| {
+                frames.iter().for_each(|frame| decompress(&mut context, frame));
+            });
+        }
         "zstd" => run(number, &frames, || {
             let mut context = DCtx::create();
             move |frame: &Frame<'_>| decompress(&mut context, frame)
         }),
-        _ => panic!("kpack, zstd or open, not {what}"),
+        _ => panic!("kpack, zstd, open, module, frames or bundle, not {what}"),
     }
 }
 
@@ -159,7 +199,7 @@ fn uncompressed(toc: &Toc, bytes: &[u8]) {
         let once = |_| {
             let start = Instant::now();
             for name in toc.kernels.keys() {
-                std::hint::black_box(opened.load(name, &toc.gfx_arch_family).unwrap());
+                hint::black_box(opened.load(name, &toc.gfx_arch_family).unwrap());
             }
             start.elapsed()
         };
@@ -221,7 +261,7 @@ fn lookup(archive: &Path, frame: &Frame<'_>, handle: &Handle, target: &CStr) {
         unsafe { ffi::kpack_free_kernel(data) };
     });
     print(&format!("the code ID of {kernels} kernels, once"), &|| {
-        std::hint::black_box(opened.toc().code_id(binary, target_name));
+        hint::black_box(opened.toc().code_id(binary, target_name));
     });
     for (features, (kind, marker)) in ["", ":sramecc+:xnack-"]
         .into_iter()
@@ -299,7 +339,7 @@ fn decompress(context: &mut DCtx<'_>, frame: &Frame<'_>) {
     let mut memory: Vec<u8> = Vec::with_capacity(frame.size);
     let size = context.decompress(&mut memory, frame.bytes);
     assert_eq!(size.ok(), Some(frame.size));
-    std::hint::black_box(&memory);
+    hint::black_box(&memory);
 }
 
 /// All frames, in `threads` threads; each takes the next one that is left.

@@ -22,8 +22,8 @@ macro_rules! include_modules {
     };
 }
 
-/// What the file that `kpack-build` generates calls. Whatever changes here or there gets another number, so that the
-/// compiler rejects a `kpack-build` and a `kpack` that do not fit.
+/// What the file that `kpack-build` generates calls. After a release, a change of its input needs another number in the name,
+/// so that the compiler rejects a `kpack-build` and a `kpack` that do not fit.
 ///
 /// The bundle appears once, because the compiler reads a file again for each `include_bytes!`, and a constant with its
 /// length would put its content once more into the metadata of the crate. So the size is a literal, which the compiler
