@@ -8,8 +8,8 @@ use std::path::{Path, PathBuf};
 use anyhow::{Context, Result, bail, ensure};
 use kpack_tests::corpus::{self, Library};
 use kpack_tests::fixture::{
-    FatLibrary, Storage, WindowsBuild, WindowsLinker, add_and_mul, code_object, library_file,
-    rocm_split,
+    FatLibrary, Storage, WindowsBuild, WindowsLinker, add_and_mul, bundle, code_object,
+    library_file, rocm_split,
 };
 use kpack_tests::page::repository;
 use kpack_tests::process::{cargo, try_run};
@@ -164,21 +164,61 @@ pub(crate) fn small(setup: &Setup<'_>) -> Result<()> {
     add_and_mul(targets, targets).build(&setup.work.join("library.so"))
 }
 
-/// `bench.kpack`: the archive of the largest library for one GPU; `load`: a program that loads its kernels.
-pub(crate) fn load(setup: &Setup<'_>) -> Result<()> {
+/// The program that loads kernels, `kpack-runtime/benches/load.rs`.
+fn loading_program() -> Result<String> {
     let build = "bench --quiet --locked --package=kpack-runtime --bench=load --no-run --message-format=json";
     let mut build = cargo(&Vec::from_iter(build.split(' ')));
     let built = try_run(build.current_dir(repository()))?;
     let messages = built.lines().filter_map(|line| serde_json::from_str::<Value>(line).ok());
-    let program = messages
+    messages
         .filter(|message| message["target"]["name"] == "load")
         .find_map(|message| message["executable"].as_str().map(str::to_owned))
-        .context("cargo names no program")?;
-    symlink(program, setup.work.join("load"))?;
+        .context("cargo names no program")
+}
+
+/// `bench.kpack`: the archive of the largest library for one GPU; `load`: a program that loads its kernels.
+pub(crate) fn load(setup: &Setup<'_>) -> Result<()> {
+    symlink(loading_program()?, setup.work.join("load"))?;
     largest(setup)?;
     let archive = split_largest(setup, &["--arch", TARGET])?;
     fs::rename(archive, setup.work.join("bench.kpack"))?;
     Ok(())
+}
+
+/// Where `load.rs` has room for a bundle.
+const ROOM: &[u8] = b"room for a bundle of kpack's benchmark";
+
+/// `plain` and `compressed`: a program with a module of 2 MB in a bundle; `bundle.ccob`: the latter's; `split/bin/load`: the
+/// former, split; `module.kpack`: its archive.
+pub(crate) fn modules(setup: &Setup<'_>) -> Result<()> {
+    let program = fs::read(loading_program()?)?;
+    // It is at the start of a page.
+    let room = (0..program.len()).step_by(4096).find(|at| program[*at..].starts_with(ROOM));
+    let room = room.context("load.rs has no room for a bundle")?;
+    // Like instructions of 64 bits: few operations, more operands. It takes a quarter of its size when it is compressed.
+    let mut state = 1u32;
+    let mut instruction = || {
+        state = state.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+        let operation = (state >> 27).wrapping_mul(0x9e37_79b9);
+        [operation.to_le_bytes(), (state >> 21 & 63).to_le_bytes()].concat()
+    };
+    let payload = Vec::from_iter((0..1 << 18).flat_map(|_| instruction()));
+    let code = [("gfx90a".to_owned(), code_object("gfx90a", &payload)?)];
+    for (name, storage) in [("plain", Storage::Plain), ("compressed", Storage::Zstd(3))] {
+        let content = bundle(storage, &code)?;
+        let mut copy = program.clone();
+        copy[room..][..content.len()].copy_from_slice(&content);
+        fs::write(setup.work.join(name), copy)?;
+        if name == "compressed" {
+            fs::write(setup.work.join("bundle.ccob"), content)?;
+        }
+    }
+    let script = "chmod +x plain compressed
+        mkdir -p split/bin
+        cp plain split/bin/load
+        kpack split --quiet --module load --prefix split split/bin/load
+        cp split/lib/.kpack/load_lib_gfx90a.kpack module.kpack";
+    run(setup, script)
 }
 
 /// A shell script. Starts a HIP runtime with a library, on a machine with one GPU: the runtime loads all code, not only

@@ -187,6 +187,38 @@ pub(crate) const GROUPS: &[Group] = &[
         ],
     },
     Group {
+        name: "modules",
+        setup: setup::modules,
+        fresh: "",
+        rows: &[
+            Row {
+                what: "Load a module (2 MB, plain bundle) of a Rust program",
+                reference: ("`/bin/true`", "/bin/true"),
+                own: "./plain module gfx90a 200",
+                bounds: &[More(1.0)],
+                calls: 200,
+                ..ROW
+            },
+            Row {
+                what: "Load a module (2 MB, compressed bundle) of a Rust program",
+                reference: ("`ZSTD_decompressDCtx`", "./plain bundle bundle.ccob 200"),
+                own: "./compressed module gfx90a 200",
+                // The only checksum of such a bundle is MD5, which takes as long as decompressing.
+                bounds: &[],
+                calls: 200,
+                ..ROW
+            },
+            Row {
+                what: "Load a module (2 MB) of a Rust program that was split",
+                reference: ("`ZSTD_decompressDCtx`", "./plain frames module.kpack 200"),
+                own: "./split/bin/load module gfx90a 200",
+                bounds: &[Wall(1.05), Cpu(1.05)],
+                calls: 200,
+                ..ROW
+            },
+        ],
+    },
+    Group {
         name: "runtime",
         setup: setup::runtime,
         fresh: "",

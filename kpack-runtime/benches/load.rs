@@ -38,7 +38,7 @@ use tempfile::NamedTempFile;
 use zstd::zstd_safe::DCtx;
 
 /// Room for a bundle. [`START`] tells where it is in the program.
-const ROOM: [u8; 3 << 20] = {
+static ROOM: [u8; 3 << 20] = {
     let mut room = [0; 3 << 20];
     let mut at = 0;
     while at < START.len() {
@@ -51,7 +51,7 @@ const START: &[u8] = b"room for a bundle of kpack's benchmark";
 
 kpack::modules_v1! {
     modules;
-    MODULE { name: "bench", size: 3145728, bundle: &ROOM, targets: [], kernels: [], list: "" }
+    MODULE { name: "bench", size: 3145728, bundle: &crate::ROOM, targets: [], kernels: [], list: "" }
 }
 
 /// An archive that C has opened; any number of threads may use it.

@@ -46,8 +46,7 @@ enum Origin {
 /// Give [`as_ptr`](Self::as_ptr) to `hipModuleLoadData`, and **keep this until `hipModuleUnload`**. ROCm's runtime does not
 /// copy a code object: `FatBinaryInfo::ExtractFatBinaryUsingCOMGR` (in `hip_fatbin.cpp`) recognises it by its ELF magic, and
 /// `AddDevProgram` gives the caller's pointer to `amd::Program::addDeviceProgram` with copying turned off. The module keeps
-/// it until it is unloaded. (What comes out of a compressed bundle is the runtime's own copy, but [`Module::load`] returns no
-/// bundle.)
+/// it until it is unloaded.
 #[must_use = "the HIP runtime reads it until the module is unloaded"]
 pub struct Code {
     bytes: Vec<u8>,
