@@ -277,22 +277,6 @@ fn targets_that_a_new_build_lacks_are_dropped() {
 }
 
 #[test]
-fn two_modules_in_one_directory_keep_apart() {
-    let tree = prefix();
-    run(&options(&tree, &["lib/libvec.so"]));
-    let before = tree.snapshot();
-    // Its archives' names begin with those of the other module's.
-    let mut options = InstallOptions::new(tree.root(), "vec_lib", ["bin/vec"]);
-    options.component = "x".to_owned();
-    run(&options);
-    run(&InstallOptions::new(tree.root(), "vec", ["lib/libvec.so"]));
-    for (file, bytes) in before.iter().filter(|(file, _)| file.starts_with("lib")) {
-        assert_eq!(tree.snapshot().get(file), Some(bytes), "{file}");
-    }
-    assert_verifies(&tree, &[]);
-}
-
-#[test]
 fn a_hard_link_keeps_the_fat_binary_and_the_mode_stays() {
     let tree = prefix();
     let (file, link) = (tree.path("lib/libvec.so"), tree.path("fat-link"));
@@ -448,23 +432,6 @@ fn two_runs_at_once_lose_nothing() {
         run(&options(&whole, &names.iter().map(String::as_str).collect::<Vec<_>>()));
         assert_eq!(tree.snapshot(), whole.snapshot());
     }
-}
-
-#[test]
-fn what_a_killed_run_left_behind_is_overwritten() {
-    let tree = prefix();
-    let whole = tree.copy();
-    run(&options(&whole, &["lib/libvec.so"]));
-    fs::create_dir_all(tree.path("lib/.kpack")).unwrap();
-    for leftover in [
-        "lib/.kpack/.vec_lib_gfx1100.kpack.tmp",
-        "lib/.kpack/.vec_lib.kpm.tmp",
-        "lib/.libvec.so.tmp",
-    ] {
-        fs::write(tree.path(leftover), b"half").unwrap();
-    }
-    run(&options(&tree, &["lib/libvec.so"]));
-    assert_eq!(tree.snapshot(), whole.snapshot());
 }
 
 #[test]

@@ -247,23 +247,6 @@ fn one_bad_binary_of_several() {
 }
 
 #[test]
-fn a_damaged_archive_that_would_be_merged() {
-    let tree = library().in_tree("lib/libone.so");
-    library().build(&tree.path("lib/libtwo.so")).unwrap();
-    install(&InstallOptions::new(tree.root(), "vec", ["lib/libone.so"]), &()).unwrap();
-    let archive = tree.path("lib/.kpack/vec_lib_gfx942.kpack");
-    let bytes = fs::read(&archive).unwrap();
-    fs::write(&archive, &bytes[..bytes.len() - 9]).unwrap();
-    let before = tree.snapshot_with_times();
-    let error =
-        install(&InstallOptions::new(tree.root(), "vec", ["lib/libtwo.so"]), &()).unwrap_err();
-    for part in ["vec_lib_gfx942.kpack", "Restore it, or remove it"] {
-        assert!(error.to_string().contains(part), "{error}");
-    }
-    assert_eq!(tree.snapshot_with_times(), before);
-}
-
-#[test]
 fn what_is_missing() {
     let tree = Tree::new();
     for (prefix, file) in

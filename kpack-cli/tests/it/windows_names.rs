@@ -81,24 +81,6 @@ fn an_archive_keeps_its_name() {
     assert!(verified.ends_with("\nexit code 0\n"), "{verified}");
 }
 
-/// Whichever was read would be merged, and perhaps into the other.
-#[test]
-fn two_archives_for_a_target_are_rejected() {
-    let tree = Tree::new();
-    build(&tree, "vec");
-    let [usual, other] = ["vec_lib_gfx90a:xnack+.kpack", "vec_lib_gfx90a-xnack+.kpack"];
-    let path = |name: &str| tree.path(KPACKS).join(name);
-    fs::copy(path(usual), path(other)).unwrap();
-    let before = tree.files();
-    let library = FatLibrary::new().wrapper(Storage::Plain, [code("gfx90a:xnack+", "new")]);
-    library.build(&tree.path("prefix/lib/libnew.so")).unwrap();
-    let files = ["lib/libnew.so"];
-    let error = install(&InstallOptions::new(tree.path("prefix"), "vec", files), &());
-    assert_eq!(error.unwrap_err().id(), kpack_core::ids::MISNAMED_ARCHIVE);
-    fs::remove_file(tree.path("prefix/lib/libnew.so")).unwrap();
-    assert_eq!(tree.files(), before);
-}
-
 /// ROCm's loader looks for the archives of a binary for Linux under their usual names alone.
 #[test]
 fn a_binary_for_windows_renames_no_archive() {

@@ -143,4 +143,28 @@ mod tests {
             assert!(ReadAt::contains(&marked, &words).unwrap(), "{at}");
         }
     }
+
+    #[test]
+    fn a_range_is_within_the_file() {
+        let (bytes, size) = (Vec::from_iter(0..8_u8), 8);
+        for (offset, length, expected) in [
+            (0, 0, Some(&[][..])),
+            (0, 3, Some(&[0, 1, 2])),
+            (6, 2, Some(&[6, 7])),
+            (8, 0, Some(&[])),
+            (6, 3, None),
+            (9, 0, None),
+            (u64::MAX, 2, None),
+            (0, u64::MAX, None),
+        ] {
+            let what = format!("{length} at {offset}");
+            match (read_range(&bytes, size, offset, length, "the table"), expected) {
+                (Ok(read), Some(expected)) => assert_eq!(read, expected, "{what}"),
+                (Err(BinaryError::Truncated(reason)), None) => {
+                    assert!(reason.text.starts_with("the table should cover"), "{reason:?}");
+                }
+                (read, _) => panic!("{what}: {read:?}"),
+            }
+        }
+    }
 }

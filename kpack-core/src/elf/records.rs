@@ -80,3 +80,56 @@ pub fn pods_mut<T: Pod>(bytes: &mut [u8]) -> &mut [T] {
     let count = bytes.len() / size_of::<T>();
     pod::slice_from_bytes_mut(bytes, count).map_or(&mut [], |(records, _)| records)
 }
+
+#[cfg(test)]
+mod tests {
+    use object::elf::{SHT_NOBITS, SHT_NOTE, SHT_PROGBITS};
+    use object::{LittleEndian, U32};
+
+    use super::*;
+
+    /// Given a section's name and type, then this is what it has to do with device code.
+    #[test]
+    fn sections_of_device_code() {
+        use DeviceSection::{Bundles, ForDeviceLink, ForLinkerWrapper, Wrappers};
+        for (name, kind, expected) in [
+            (".hip_fatbin", SHT_PROGBITS, Some(Bundles)),
+            // The linker and `objcopy` give it other types.
+            (".hip_fatbin", SHT_NOBITS, Some(Bundles)),
+            (".hip_fatbin", SHT_NOTE, Some(Bundles)),
+            (".hip_fatbin.1f2e", SHT_PROGBITS, Some(Bundles)),
+            (".hip_fatbinary", SHT_PROGBITS, None),
+            ("hip_fatbin", SHT_PROGBITS, None),
+            (".hip_fatbin", SHT_RELA, None),
+            (".rela.hip_fatbin", SHT_RELA, None),
+            (".hipFatBinSegment", SHT_PROGBITS, Some(Wrappers)),
+            (".hipFatBinSegment.1f2e", SHT_PROGBITS, Some(Wrappers)),
+            (".hipFatBinSegment", SHT_RELA, None),
+            (".hipfatbinsegment", SHT_PROGBITS, None),
+            (
+                "__CLANG_OFFLOAD_BUNDLE__hip-amdgcn-amd-amdhsa--gfx942",
+                SHT_PROGBITS,
+                Some(ForDeviceLink),
+            ),
+            ("__CLANG_OFFLOAD_BUNDLE__host-x86_64-unknown-linux", SHT_PROGBITS, None),
+            (".llvm.offloading", SHT_PROGBITS, Some(ForLinkerWrapper)),
+            (".other", OFFLOADING, Some(ForLinkerWrapper)),
+            (".text", SHT_PROGBITS, None),
+            ("", SHT_PROGBITS, None),
+        ] {
+            assert_eq!(DeviceSection::of(name.as_bytes(), kind), expected, "{name} {kind:?}");
+        }
+    }
+
+    #[test]
+    fn an_incomplete_record_is_ignored() {
+        let mut bytes = [1, 0, 0, 0, 2, 0, 0, 0, 3];
+        for (length, expected) in [(0, &[][..]), (3, &[]), (4, &[1]), (7, &[1]), (9, &[1, 2])] {
+            let words = pods_mut::<U32<LittleEndian>>(&mut bytes[..length]);
+            let read = Vec::from_iter(words.iter().map(|word| word.get(LittleEndian)));
+            assert_eq!(read, expected, "{length}");
+            let words = pods::<U32<LittleEndian>>(&bytes[..length]);
+            assert_eq!(words.len(), expected.len(), "{length}");
+        }
+    }
+}
