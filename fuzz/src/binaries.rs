@@ -8,7 +8,7 @@ use std::path::Path;
 use kpack_build::Error;
 use kpack_build::object_file::{Options, split};
 use kpack_build::report::Outcome;
-use kpack_format::offload_bundle::plain;
+use kpack_format::offload_bundle::{HOST_ENTRY, plain};
 use kpack_split::elf::{BinaryError, DeviceCode, NewCode};
 use kpack_split::host::{Image, JoinPlan, SplitPlan};
 
@@ -89,7 +89,7 @@ fn join_linked(file: &File, padding: u64) -> Result<File, BinaryError> {
     let Some(first) = wrappers.first() else {
         return Err(BinaryError::Refused("not split".into()));
     };
-    let bundle = plain([("host-x86_64-unknown-linux--", &[][..])]);
+    let bundle = plain([(HOST_ENTRY, &[][..])]);
     let new = NewCode {
         wrappers: &Vec::from_iter((0..).zip(wrappers).map(|(bundle, w)| (w.address, bundle))),
         sizes: &vec![bundle.len() as u64 + padding; wrappers.len()],

@@ -10,7 +10,7 @@ use std::io::{self, BufReader, Seek};
 use std::path::Path;
 
 use kpack_format::TargetId;
-use kpack_format::offload_bundle::{self, Bundle};
+use kpack_format::offload_bundle::{self, Bundle, HOST_ENTRY};
 use kpack_format::unstable::raw_map::{self, Key};
 use kpack_format::unstable::target_names;
 
@@ -44,7 +44,7 @@ impl Entries {
     }
 
     fn new(kind: Merge, entries: BTreeMap<Key, (Vec<u8>, Vec<u8>)>) -> Self {
-        let host = HOST.to_owned();
+        let host = HOST_ENTRY.to_owned();
         Self { kind, host, entries }
     }
 
@@ -125,9 +125,6 @@ fn text(key: &Key) -> String {
         Key::Text(text) => text.clone(),
     }
 }
-
-/// The host entry's ID that clang writes in a bundle without host code.
-const HOST: &str = "host-x86_64-unknown-linux-gnu-";
 
 fn bundle(path: &Path) -> Result<Result<Entries, String>, Error> {
     let mut file = BufReader::new(input::open(path)?);

@@ -1,10 +1,8 @@
 //! The offload bundle of one split wrapper.
 
-use std::env::consts::ARCH;
-
 use kpack::internal::{Cache, CodeObject, Request, TargetId};
 use kpack_format::finding::{self, Id};
-use kpack_format::offload_bundle::Layout;
+use kpack_format::offload_bundle::{HOST_ENTRY, Layout};
 use memmap2::{Mmap, MmapMut};
 
 /// HIP runtimes read a bundle's table from this much of it, in bytes.
@@ -91,7 +89,7 @@ impl Bundle {
 
     /// A bundle of exactly these code objects. An error may have the position of the one to blame.
     fn of(cache: &Cache, code_objects: &[CodeObject]) -> Result<Self, (Option<usize>, Error)> {
-        let host = (format!("host-{ARCH}-unknown-linux--"), 0);
+        let host = (HOST_ENTRY.to_owned(), 0);
         let entry = |found: &CodeObject| (found.entry_id(), found.size());
         let entries = [host].into_iter().chain(code_objects.iter().map(entry));
         let layout = Layout::new(&Vec::from_iter(entries));

@@ -143,7 +143,7 @@ impl<S: ReadAt> Image<S> {
         }
     }
 
-    /// The host's triple in the entry IDs of bundles.
+    /// The triple of the host that it is for.
     pub fn host_triple(&self) -> &'static str {
         match self {
             Self::Elf(image) => image.host_triple(),

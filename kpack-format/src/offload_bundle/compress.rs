@@ -106,13 +106,13 @@ mod tests {
     use std::io::Cursor;
 
     use super::*;
-    use crate::offload_bundle::{Bundle, Format, plain};
+    use crate::offload_bundle::{Bundle, Format, HOST_ENTRY, plain};
 
     #[test]
     fn every_version_and_method_is_read_back() {
         let code = vec![7; 100_000];
         let inside = plain([
-            ("host-x86_64-unknown-linux--", &[][..]),
+            (HOST_ENTRY, &[][..]),
             ("hip-amdgcn-amd-amdhsa--gfx90a", &code),
         ]);
         let mut hashes = Vec::new();

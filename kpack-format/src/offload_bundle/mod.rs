@@ -22,7 +22,7 @@ pub use compress::Compressed;
 pub use entry_id::{EntryId, code_object_id};
 pub use error::BundleError;
 pub(crate) use error::malformed;
-pub use write::{Layout, plain};
+pub use write::{HOST_ENTRY, Layout, plain};
 
 impl Bundle {
     /// Reads the table of the bundle at the current position of `source`, using at most `available`

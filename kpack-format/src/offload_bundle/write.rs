@@ -5,6 +5,10 @@ use super::bundle::PLAIN_MAGIC;
 /// Alignment of code objects in HIP bundles that clang writes (`--bundle-align`), in bytes.
 const ALIGNMENT: u64 = 4096;
 
+/// The ID of the host's entry, which is first and empty. clang writes this one for all hosts, and newer versions
+/// `host-x86_64-unknown-linux-gnu-` (`constructHIPFatbinCommand` in `HIPUtility.cpp`). HIP runtimes read neither.
+pub const HOST_ENTRY: &str = "host-x86_64-unknown-linux--";
+
 /// Where everything is in a plain bundle.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub struct Layout {

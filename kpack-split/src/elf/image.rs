@@ -207,7 +207,7 @@ impl<S: ReadAt> Image<S> {
         &self.source
     }
 
-    /// The host's triple in the entry IDs of bundles.
+    /// The triple of the host that it is for.
     pub fn host_triple(&self) -> &'static str {
         match self.machine {
             Machine::X86_64 => "x86_64-unknown-linux",

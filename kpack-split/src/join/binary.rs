@@ -40,8 +40,6 @@ pub(super) struct MarkedBinary {
     pub(super) wrappers: Vec<u64>,
     /// Their code object indices.
     pub(super) indices: Vec<u32>,
-    /// The ID of the host's entry in a bundle.
-    pub(super) host_entry: String,
     /// The targets that were put back by an earlier run.
     pub(super) joined: BTreeSet<String>,
     /// The bundles with SPIR-V, which the split kept: their ranges in the file, by code object index.
@@ -126,7 +124,6 @@ impl MarkedBinary {
         }
         let room = code_ids::with_room(&marker, usize::MAX).len() as u64;
         Ok(Self {
-            host_entry: format!("host-{}--", linked.image.host_triple()),
             identity: Identity::of(&located.path, linked.image.source())?,
             headers: linked.image.over(()),
             loaded_as: linked.loaded_as(),

@@ -12,7 +12,7 @@ use kpack_format::code_id;
 use kpack_format::digest::Blake3;
 use kpack_format::marker::of_another_build;
 use kpack_format::names::KernelName;
-use kpack_format::offload_bundle::{Entry, Layout};
+use kpack_format::offload_bundle::{Entry, HOST_ENTRY, Layout};
 use kpack_format::{Delivery, TargetId};
 
 use super::binary::MarkedBinary;
@@ -239,7 +239,7 @@ impl ChosenCode {
     pub(super) fn bundle_sizes(&self, binary: &MarkedBinary) -> Vec<u64> {
         let size = |bundle: &JoinedBundle| match bundle.kept(binary) {
             Some(kept) => kept.end - kept.start,
-            None => bundle.layout(binary).size,
+            None => bundle.layout().size,
         };
         self.bundles.iter().map(size).collect()
     }
@@ -271,7 +271,7 @@ impl ChosenCode {
                 copy_range(input, output, kept.clone(), start).map_err(failed)?;
                 continue;
             }
-            let layout = bundle.layout(binary);
+            let layout = bundle.layout();
             output.write_all_at(&layout.table, start).map_err(failed)?;
             // The host's entry comes first.
             let places = layout.offsets.iter().skip(1);
@@ -344,8 +344,8 @@ impl JoinedBundle {
     }
 
     /// Without code for the targets, a bundle without code objects, as compilers make it.
-    fn layout(&self, binary: &MarkedBinary) -> Layout {
-        let host = (binary.host_entry.clone(), 0);
+    fn layout(&self) -> Layout {
+        let host = (HOST_ENTRY.to_owned(), 0);
         let code = self.code.iter().map(|code| (code.entry_id.clone(), code.place.size));
         Layout::new(&Vec::from_iter([host].into_iter().chain(code)))
     }

@@ -184,7 +184,7 @@ impl<S> Image<S> {
         &self.source
     }
 
-    /// The host's triple in the entry IDs of bundles.
+    /// The triple of the host that it is for.
     pub fn host_triple(&self) -> &'static str {
         "x86_64-pc-windows-msvc"
     }

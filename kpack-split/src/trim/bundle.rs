@@ -11,7 +11,7 @@ use std::rc::Rc;
 use kpack_format::TargetId;
 use kpack_format::digest::{Blake3, Hasher};
 use kpack_format::offload_bundle::{
-    Bundle, BundleError, Compressed, Entry, Format, Layout, PLAIN_MAGIC,
+    Bundle, BundleError, Compressed, Entry, Format, HOST_ENTRY, Layout, PLAIN_MAGIC,
 };
 
 use super::{Keep, Scratch};
@@ -58,8 +58,6 @@ pub(super) struct BundleSource<'a> {
     /// A scratch file, made when it is needed.
     pub(super) file: OnceCell<File>,
     pub(super) scratch: Scratch<'a>,
-    /// The ID of the host's entry in a bundle that is new: in place of a single code object.
-    pub(super) host_entry: &'a str,
     /// Whether what stays of a plain bundle keeps its place in it, because nobody knows what points there.
     pub(super) in_place: bool,
 }
@@ -104,8 +102,8 @@ impl BundleFailure {
 }
 
 impl<'a> BundleSource<'a> {
-    pub(super) fn new(input: &'a File, scratch: Scratch<'a>, host_entry: &'a str) -> Self {
-        Self { input, file: OnceCell::new(), scratch, host_entry, in_place: false }
+    pub(super) fn new(input: &'a File, scratch: Scratch<'a>) -> Self {
+        Self { input, file: OnceCell::new(), scratch, in_place: false }
     }
 
     fn file(&self) -> Result<&File, Error> {
@@ -283,7 +281,7 @@ impl TrimmedBundle {
         let id_and_size = |entry: &&Entry| (entry.id.to_string(), entry.size);
         let mut ids = Vec::from_iter(entries.iter().map(id_and_size));
         if let Format::CodeObject = bundle.format {
-            ids.push((source.host_entry.to_owned(), 0));
+            ids.push((HOST_ENTRY.to_owned(), 0));
         }
         let layout = Layout::new(&ids);
         (new.size, new.content) = match bundle.format {

@@ -127,8 +127,7 @@ fn linked(path: &Path, file: File, keep: &Keep, scratch: Scratch<'_>) -> Result<
         DeviceCode::Split(_) | DeviceCode::None(_) => None,
     };
     let input = linked.image.source();
-    let host_entry = format!("host-{}--", linked.image.host_triple());
-    let mut source = BundleSource::new(input, scratch, &host_entry);
+    let mut source = BundleSource::new(input, scratch);
     let wrappers = fat.map_or(&[][..], |fat| &fat.wrappers);
     let (mut bundles, ranges) = new_bundles(path, wrappers, keep, &source)?;
     source.in_place = true;
@@ -186,7 +185,7 @@ fn objects(path: &Path, file: &File, keep: &Keep, scratch: Scratch<'_>) -> Resul
         return Ok(Trim::Nothing);
     }
     let objects = FatObjects::read(path, file)?;
-    let source = BundleSource::new(file, scratch, "host-x86_64-unknown-linux--");
+    let source = BundleSource::new(file, scratch);
     let (bundles, ranges) = new_bundles(path, &objects.wrappers(), keep, &source)?;
     if let Some(trim) = nothing_goes(path, &bundles, keep) {
         return Ok(if bundles.is_empty() { Trim::Nothing } else { trim });
@@ -235,7 +234,7 @@ fn bundle_file(path: &Path, file: &File, keep: &Keep, scratch: Scratch<'_>) -> R
     let bundle =
         Bundle::read(&mut BufReader::new(RangeReader::new(file, 0..size)), size).map_err(failed)?;
     padding::check(path, file, 0..size, std::iter::once(0..bundle.size))?;
-    let source = BundleSource::new(file, scratch, "");
+    let source = BundleSource::new(file, scratch);
     let new = TrimmedBundle::plan(&bundle, 0, keep, &source)
         .map_err(|error| error.error(path, failed))?;
     let (size_after, bundles) = (new.size, vec![new]);

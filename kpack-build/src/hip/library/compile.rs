@@ -56,7 +56,7 @@ impl Compilation<'_> {
     pub(super) fn run(&self, jobs: &[Job]) -> Result<Compiled, Error> {
         if let Some(job) = jobs.iter().find(|job| job.targets.is_empty()) {
             let bundle = empty_bundle(job);
-            let bytes = offload_bundle::plain([("host-x86_64-unknown-linux-gnu-", &[][..])]);
+            let bytes = offload_bundle::plain([(offload_bundle::HOST_ENTRY, &[][..])]);
             fs::write(&bundle, bytes).map_err(|e| Error::io(&bundle, "write", e))?;
         }
         let compiled = parallel::with_jobs(self.toolchain.threads, || {

@@ -7,15 +7,11 @@ use std::path::Path;
 use kpack_core::words::{list, list_some};
 use kpack_core::{Error, Reason, files, ids};
 use kpack_format::code_object;
-use kpack_format::offload_bundle::{self, Layout, PLAIN_MAGIC};
+use kpack_format::offload_bundle::{self, HOST_ENTRY, Layout, PLAIN_MAGIC};
 use kpack_format::{Delivery, TargetId};
 
 use super::names::ModuleName;
 use crate::object_file::is_bitcode;
-
-/// The host's entry, which is the same in all bundles of HIP that clang writes, whatever the host
-/// (`constructHIPFatbinCommand` in `HIPUtility.cpp`).
-const HOST_ENTRY: &str = "host-x86_64-unknown-linux--";
 
 /// The type of a linked file in the ELF header, and where it is.
 const ET_DYN: u8 = 3;

@@ -5,7 +5,7 @@ use std::os::unix::fs::{FileExt, PermissionsExt};
 use std::path::Path;
 
 use anyhow::{Context, Result, bail, ensure};
-use kpack_format::offload_bundle::plain;
+use kpack_format::offload_bundle::{HOST_ENTRY, plain};
 use kpack_split::elf::{DeviceCode, ElfJoinPlan, Image, NewCode};
 use kpack_tests::fixture::{Kind, code_object};
 
@@ -72,7 +72,7 @@ pub(crate) fn join(host: &Path, output: &Path, size: usize) -> Result<()> {
     for index in 0..wrappers.len() {
         let code = code_object("gfx1100", &vec![index as u8; size])?;
         let entries: [(&str, &[u8]); 2] =
-            [("host-x86_64-unknown-linux--", &[]), ("hipv4-amdgcn-amd-amdhsa--gfx1100", &code)];
+            [(HOST_ENTRY, &[]), ("hipv4-amdgcn-amd-amdhsa--gfx1100", &code)];
         bundles.push(plain(entries));
     }
     let marker = wrappers[0].marker_address;

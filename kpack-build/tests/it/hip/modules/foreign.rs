@@ -112,7 +112,7 @@ fn what_is_no_device_code_for_the_target() {
     let mut assemble = Command::new("clang-19");
     assemble.current_dir(tree.root()).args(["--target=amdgcn-amd-amdhsa", "-mcpu=gfx942"]);
     run(assemble.args(["-x", "assembler", "-c", "-o", "relocatable.o", "/dev/null"]));
-    let host = offload_bundle::plain([("host-x86_64-unknown-linux--", &[][..])]);
+    let host = offload_bundle::plain([(offload_bundle::HOST_ENTRY, &[][..])]);
     fs::write(tree.path("host.hipfb"), host).unwrap();
 
     let mut text = String::new();
