@@ -3,8 +3,8 @@
 use std::io;
 use std::path::{Path, PathBuf};
 
-use kpack_core::Error;
 use kpack_core::publish::is_leftover;
+use kpack_core::{Error, Finding, Severity, ids};
 use kpack_format::names::{Group, is_manifest};
 use kpack_format::unstable::target_names;
 use kpack_split::input::walk;
@@ -13,45 +13,56 @@ use kpack_split::leftover::{directories, is_leftover_entry};
 use super::manifest_txt;
 use super::names::{self, Role};
 
-/// The directories in one directory, sorted by path, and what they are by their names.
+/// The directories in one directory, sorted by path, by what they are.
 #[derive(Debug, Default)]
 #[non_exhaustive]
 pub struct Siblings {
-    /// Artifact directories: path, component and role.
-    pub artifacts: Vec<(PathBuf, String, Role)>,
+    /// Artifact directories.
+    pub artifacts: Vec<PathBuf>,
+    /// Directories whose list of prefixes cannot be read, and why: perhaps artifacts.
+    pub unreadable: Vec<(PathBuf, io::Error)>,
     /// Leftovers of interrupted runs.
     pub leftovers: Vec<PathBuf>,
-    /// Directories without a list of prefixes, or whose list is unreadable; hidden ones are somebody's work in progress.
+    /// Directories without a list of prefixes; hidden ones are somebody's work in progress.
     pub others: Vec<PathBuf>,
 }
 
-/// The same, without their roles.
-#[derive(Default)]
-pub(crate) struct SiblingPaths {
-    pub(crate) artifacts: Vec<PathBuf>,
-    /// Directories whose list is no file, or cannot be looked up: perhaps artifacts.
-    pub(crate) unknown: Vec<PathBuf>,
-    pub(crate) leftovers: Vec<PathBuf>,
-    pub(crate) others: Vec<PathBuf>,
-}
-
-impl SiblingPaths {
-    pub(crate) fn read(directory: &Path) -> Result<Self, Error> {
+impl Siblings {
+    /// Looks for the list of prefixes in each directory in `directory`.
+    ///
+    /// # Errors
+    /// [`Error::Io`] if `directory` cannot be listed.
+    pub fn read(directory: &Path) -> Result<Self, Error> {
         let mut found = Self::default();
         for path in directories(directory)? {
-            let list = path.join(manifest_txt::FILE_NAME).metadata();
-            let kind = if is_leftover(path.file_name().unwrap_or_default()) {
-                &mut found.leftovers
-            } else {
-                match list {
-                    Ok(list) if list.is_file() => &mut found.artifacts,
-                    Err(error) if error.kind() == io::ErrorKind::NotFound => &mut found.others,
-                    _ => &mut found.unknown,
-                }
-            };
-            kind.push(path);
+            if is_leftover(path.file_name().unwrap_or_default()) {
+                found.leftovers.push(path);
+                continue;
+            }
+            match path.join(manifest_txt::FILE_NAME).metadata() {
+                Ok(list) if list.is_file() => found.artifacts.push(path),
+                Ok(_) => found.unreadable.push((path, io::Error::other("it is not a file"))),
+                Err(error) if error.kind() == io::ErrorKind::NotFound => found.others.push(path),
+                Err(error) => found.unreadable.push((path, error)),
+            }
         }
         Ok(found)
+    }
+
+    /// The component and role of each artifact, by its name, its manifests and the artifacts beside it.
+    pub fn roles(&self) -> impl Iterator<Item = (&Path, String, Role)> {
+        self.artifacts.iter().map(|path| {
+            let (component, role) = role(path, &self.artifacts);
+            (path.as_path(), component, role)
+        })
+    }
+
+    /// Says of each directory whose list cannot be read that it is skipped, and why.
+    pub fn skipped(&self) -> impl Iterator<Item = Finding> {
+        self.unreadable.iter().map(|(path, error)| {
+            let text = format!("skipped: its {} cannot be read: {error}", manifest_txt::FILE_NAME);
+            Finding::new(Severity::Note, ids::SYSTEM, path, text)
+        })
     }
 }
 
@@ -88,36 +99,6 @@ pub(crate) fn find_artifacts(
         }
     }
     Ok((found, leftovers))
-}
-
-impl Siblings {
-    /// Reads the names in `directory`.
-    ///
-    /// # Errors
-    /// [`Error::Io`].
-    pub fn read(directory: &Path) -> Result<Self, Error> {
-        let SiblingPaths { artifacts, unknown, leftovers, mut others } =
-            SiblingPaths::read(directory)?;
-        others.extend(unknown);
-        others.sort();
-        let with_role = artifacts.iter().map(|path| {
-            let (component, role) = role(path, &artifacts);
-            (path.clone(), component, role)
-        });
-        Ok(Self { artifacts: with_role.collect(), leftovers, others })
-    }
-
-    /// The artifacts of a component, the generic one first.
-    pub(crate) fn of(&self, component: &str) -> Vec<(PathBuf, Role)> {
-        let mut own: Vec<(PathBuf, Role)> = self
-            .artifacts
-            .iter()
-            .filter(|(_, own, role)| own == component && *role != Role::Unsplit)
-            .map(|(path, _, role)| (path.clone(), role.clone()))
-            .collect();
-        own.sort_by_key(|(_, role)| *role != Role::Generic);
-        own
-    }
 }
 
 /// The component and role of an artifact directory, by its name, its manifests and those `beside` it.
@@ -176,6 +157,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use kpack_core::publish::hidden;
+    use kpack_tests::tree::unlistable;
 
     use super::*;
 
@@ -183,25 +165,16 @@ mod tests {
     fn an_artifact_that_cannot_be_listed_does_not_hide_others() {
         let parent = tempfile::tempdir().unwrap();
         let artifact = parent.path().join("blas_lib_instinct");
-        // A directory whose path is longer than paths may be.
-        let long = |top: &str| {
-            (0..12).fold(artifact.join(top), |path: PathBuf, _| path.join("n".repeat(200)))
-        };
-        fs::create_dir_all(long("deep")).unwrap();
-        fs::create_dir_all(long("deeper")).unwrap();
-        fs::rename(artifact.join("deeper"), long("deep").join("deeper")).unwrap();
+        unlistable(&artifact.join("stage"));
         let other = parent.path().join("fft_lib_generic");
         fs::create_dir(&other).unwrap();
-        // On disks, only root may list this one.
-        fs::create_dir_all(parent.path().join("lost+found").join(manifest_txt::FILE_NAME)).unwrap();
         for path in [&artifact, &other] {
             fs::write(path.join(manifest_txt::FILE_NAME), "").unwrap();
         }
         let found = Siblings::read(parent.path()).unwrap();
-        let roles = found.artifacts.iter().map(|(_, component, role)| (&component[..], role));
-        let expected = [("blas_lib_instinct", &Role::Unsplit), ("fft_lib", &Role::Generic)];
-        assert_eq!(Vec::from_iter(roles), expected);
-        assert_eq!(found.others, [parent.path().join("lost+found")]);
+        let roles = found.roles().map(|(_, component, role)| (component, role));
+        let expected = [("blas_lib_instinct", Role::Unsplit), ("fft_lib", Role::Generic)];
+        assert!(roles.eq(expected.map(|(name, role)| (name.to_owned(), role))));
     }
 
     #[test]
@@ -223,14 +196,22 @@ mod tests {
                 symlink(target, directory.join(manifest_txt::FILE_NAME)).unwrap();
             }
         }
-        let found = SiblingPaths::read(parent.path()).unwrap();
+        let found = Siblings::read(parent.path()).unwrap();
         let names = |paths: &[PathBuf]| {
             let names = paths.iter().map(|path| path.file_name().unwrap().to_str().unwrap());
             names.collect::<Vec<_>>().join(" ")
         };
         assert_eq!(names(&found.artifacts), "artifact");
-        assert_eq!(names(&found.unknown), "directory loop");
         assert_eq!(names(&found.leftovers), leftover);
         assert_eq!(names(&found.others), "dangling none");
+        let skipped = found.skipped().map(|note| {
+            let name = note.file().file_name().unwrap().display().to_string();
+            name + " " + note.text.strip_prefix("skipped: its artifact_manifest.txt ").unwrap()
+        });
+        let expected = [
+            "directory cannot be read: it is not a file",
+            "loop cannot be read: Too many levels of symbolic links (os error 40)",
+        ];
+        assert_eq!(Vec::from_iter(skipped), expected);
     }
 }

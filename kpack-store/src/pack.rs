@@ -285,18 +285,18 @@ struct ArtifactSource {
 /// The artifacts in a directory, by the names of their files.
 fn sources(directory: &Path) -> Result<(Vec<ArtifactSource>, Vec<Finding>), Error> {
     let found = Siblings::read(directory)?;
-    let mut findings = Vec::new();
-    for path in found.leftovers {
+    let mut findings = Vec::from_iter(found.skipped());
+    for path in &found.leftovers {
         let text = format!("skipped: {}", leftover::TEXT);
         findings.push(Finding::new(Severity::Warning, ids::LEFTOVER, path, text));
     }
-    for path in found.others {
+    for path in &found.others {
         let text = "skipped: not an artifact, which has an artifact_manifest.txt";
         findings.push(Finding::new(Severity::Note, ids::NOT_AN_ARTIFACT, path, text));
     }
     let mut sources: Vec<ArtifactSource> = Vec::new();
-    for (root, component, role) in found.artifacts {
-        sources.push(source(root, component, &role)?);
+    for (root, component, role) in found.roles() {
+        sources.push(source(root.to_owned(), component, &role)?);
     }
     sources.sort_by(|a, b| a.entry.file.cmp(&b.entry.file));
     if sources.is_empty() {

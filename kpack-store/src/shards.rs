@@ -1,7 +1,7 @@
 //! Whether unpacked shards are what their machines published.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use kpack_artifact::directories::Siblings;
 use kpack_artifact::manifest_txt;
@@ -32,7 +32,7 @@ pub fn check_shards(directory: &Path) -> Result<(), Error> {
             continue;
         }
         let name = name.to_string_lossy().into_owned();
-        let index = read(&shard, &name, artifacts.iter().map(|(path, ..)| path.as_path()))?;
+        let index = read(&shard, &name, artifacts.iter().map(PathBuf::as_path))?;
         match &first {
             Some((other, run)) if *run != index.run => {
                 let run_of =

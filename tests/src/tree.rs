@@ -41,6 +41,26 @@ pub fn copy_file(from: impl AsRef<Path>, to: impl AsRef<Path>) {
     fs::copy(from, to).unwrap();
 }
 
+/// Makes a directory that not even root can list: one below it has a path that is longer than paths may be.
+pub fn unlistable(path: &Path) {
+    let long = |top: &str| (0..12).fold(path.join(top), |path, _| path.join("n".repeat(200)));
+    fs::create_dir_all(long("deep")).unwrap();
+    fs::create_dir_all(long("deeper")).unwrap();
+    fs::rename(path.join("deeper"), long("deep").join("deeper")).unwrap();
+}
+
+/// What is below a directory, without what is in an [unlistable] one and has too long a path.
+fn walk(path: &Path) -> impl Iterator<Item = walkdir::DirEntry> {
+    const PATH_MAX: usize = 4096;
+    let too_long = |path: &Path| path.as_os_str().len() >= PATH_MAX;
+    let entries = WalkDir::new(path).sort_by_file_name().into_iter();
+    let entries = entries.filter(move |entry| match entry {
+        Ok(entry) => !too_long(entry.path()),
+        Err(error) => !error.path().is_some_and(too_long),
+    });
+    entries.map(Result::unwrap)
+}
+
 /// Every file, symbolic link and directory below a path, with its mode and bytes.
 pub fn entries_below(path: &Path) -> BTreeMap<PathBuf, (u32, Vec<u8>)> {
     let entries = WalkDir::new(path).min_depth(1).into_iter().map(Result::unwrap);
@@ -133,8 +153,7 @@ impl Tree {
 
     /// Every file and directory, its bytes, its inode and its time of change.
     pub fn snapshot_with_times(&self) -> (Snapshot, Vec<(PathBuf, u64, i64, i64)>) {
-        let times = WalkDir::new(self.root()).sort_by_file_name().into_iter().map(|entry| {
-            let entry = entry.unwrap();
+        let times = walk(self.root()).map(|entry| {
             let metadata = entry.metadata().unwrap();
             // Locks and scratch files come and go in directories.
             let time =
@@ -159,9 +178,7 @@ impl Tree {
     }
 
     fn entries(&self) -> BTreeMap<String, PathBuf> {
-        WalkDir::new(self.root())
-            .into_iter()
-            .map(Result::unwrap)
+        walk(self.root())
             .filter(|entry| !entry.file_type().is_dir())
             .map(|entry| {
                 let relative = entry.path().strip_prefix(self.root()).unwrap();

@@ -177,7 +177,16 @@ fn device_code<'a>(
                     findings.extend(tree.damage(&role, ""));
                     tree.by_target(Some(target))
                 }
-                DeviceArtifact::Group(tree) => {
+                DeviceArtifact::Group(_, tree) => {
+                    let read;
+                    let tree = match tree {
+                        Some(tree) => &**tree,
+                        // The same error again: its component fails, and no other.
+                        None => {
+                            read = Tree::read(shard, path, &Role::Group, parsed)?;
+                            &read
+                        }
+                    };
                     findings.extend(tree.damage(&Role::Group, ""));
                     tree.by_target(None)
                 }

@@ -36,8 +36,8 @@ pub(super) struct ComponentArtifacts {
 pub(super) enum DeviceArtifact {
     /// That of a target.
     Target(TargetId, PathBuf),
-    /// That of a group of targets.
-    Group(Box<Tree>),
+    /// That of a group of targets, and what it contains; `None` where it cannot be read, which fails its component.
+    Group(PathBuf, Option<Box<Tree>>),
 }
 
 impl ComponentArtifacts {
@@ -68,8 +68,7 @@ impl ComponentArtifacts {
 impl DeviceArtifact {
     pub(super) fn path(&self) -> &Path {
         match self {
-            Self::Target(_, path) => path,
-            Self::Group(tree) => &tree.root,
+            Self::Target(_, path) | Self::Group(path, _) => path,
         }
     }
 }
@@ -79,6 +78,8 @@ pub(super) struct Shards {
     /// Leftovers of interrupted splits.
     pub(super) leftovers: Vec<PathBuf>,
     pub(super) shards: Vec<Shard>,
+    /// What is said of directories that cannot be read.
+    skipped: Vec<Finding>,
     /// Each with whether somebody may miss it: it looks like an artifact or a shard.
     pub(super) others: Vec<(PathBuf, bool)>,
 }
@@ -92,7 +93,7 @@ impl Shards {
         let Options { shards_dir: directory, configuration, .. } = options;
         let mut shards: Vec<Shard> = Vec::new();
         let mut others = Vec::new();
-        let mut leftovers = Vec::new();
+        let (mut leftovers, mut skipped) = (Vec::new(), Vec::new());
         for path in directories(directory)? {
             let name = path.file_name().unwrap_or_default();
             if is_leftover(name) {
@@ -101,23 +102,23 @@ impl Shards {
             }
             let Some(name) = name.to_str() else { continue };
             let found = Siblings::read(&path)?;
-            leftovers.extend(found.leftovers);
-            others.extend(found.others.into_iter().map(|path| (path, false)));
+            skipped.extend(found.skipped());
+            leftovers.extend_from_slice(&found.leftovers);
+            others.extend(found.others.iter().map(|path| (path.clone(), false)));
             let mut artifacts: BTreeMap<String, ComponentArtifacts> = BTreeMap::new();
-            for (path, component, role) in found.artifacts {
+            for (path, component, role) in found.roles() {
+                let path = path.to_owned();
                 let own = match &role {
                     Role::Generic => None,
                     Role::Target(target) => {
                         Some(DeviceArtifact::Target(target.clone(), path.clone()))
                     }
-                    Role::Group => match Tree::read(name, &path, &role, Parsed::default())? {
-                        tree if is_of_targets(&tree)? => {
-                            Some(DeviceArtifact::Group(Box::new(tree)))
-                        }
-                        _ => {
+                    Role::Group => match Tree::read(name, &path, &role, Parsed::default()) {
+                        Ok(tree) if !is_of_targets(&tree) => {
                             others.push((path, true));
                             continue;
                         }
+                        read => Some(DeviceArtifact::Group(path.clone(), read.ok().map(Box::new))),
                     },
                     Role::Unsplit => {
                         others.push((path, true));
@@ -156,7 +157,7 @@ impl Shards {
             return Err(configuration.refuse(&["primary_shard"], text));
         };
         shards[..=index].rotate_right(1);
-        let found = Self { leftovers, shards, others };
+        let found = Self { leftovers, shards, skipped, others };
         found.check_list(options)?;
         found.refuse_overlap(options)?;
         Ok(found)
@@ -229,7 +230,7 @@ impl Shards {
 
     /// Reports what the shards' directory has besides shards, and configured components that no shard has.
     pub(super) fn unused(&self, options: &Options) -> Vec<Finding> {
-        let mut findings = Vec::new();
+        let mut findings = self.skipped.clone();
         for path in &self.leftovers {
             let text = format!("skipped: {}", leftover::TEXT);
             findings.push(Finding::new(Severity::Warning, ids::LEFTOVER, path, text));
@@ -297,10 +298,9 @@ impl Shards {
 }
 
 /// Whether an artifact that is named like a group's is one. An unsplit one may be (`blas_lib_gfx110X`).
-fn is_of_targets(tree: &Tree) -> Result<bool, Error> {
+fn is_of_targets(tree: &Tree) -> bool {
     let mut files = tree.entries.iter();
     let is_of_one = |item: &Entry| item.class.target().is_some();
     let may_be = |item: &Entry| is_of_one(item) || item.is_directory() || item.is_manifest();
-    Ok(tree.entries.iter().any(is_of_one)
-        && (files.all(may_be) || role_of(&tree.root) == Role::Group))
+    tree.entries.iter().any(is_of_one) && (files.all(may_be) || role_of(&tree.root) == Role::Group)
 }

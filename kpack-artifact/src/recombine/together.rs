@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::shards::Shards;
 use super::{Artifact, Concerning, Finding, Options, Severity};
-use crate::directories::SiblingPaths;
+use crate::directories::Siblings;
 use crate::names;
 use crate::rules::conflicts;
 use kpack_core::publish::hidden;
@@ -99,7 +99,7 @@ fn stale(
     if !output.is_dir() {
         return Ok(Vec::new());
     }
-    let listed = SiblingPaths::read(output)?;
+    let listed = Siblings::read(output)?;
     let there: BTreeMap<&str, &PathBuf> = listed
         .artifacts
         .iter()
@@ -142,6 +142,7 @@ fn stale(
         let finding = Finding::new(severity, ids::STALE_ARTIFACT, path, text);
         findings.push((vec![component.to_owned()], finding));
     }
+    findings.extend(listed.skipped().map(|note| (Vec::new(), note)));
     // What interrupted runs left, and this one does not replace.
     for path in listed.leftovers {
         // The artifacts of a component are written under that name, and replace it.

@@ -107,7 +107,8 @@ impl BatchReport {
 /// one by name fails.
 ///
 /// # Errors
-/// Where there is no artifact, or two have the same prefix, or output would go into one of them;
+/// Where there is no artifact, or two have the same prefix, or one is of a group of targets, which
+/// `kpack artifact recombine` wrote, or output would go into one of them;
 /// [`Error::Refused`] where there is device code, but for none of the targets that are required.
 /// Nothing is written then.
 pub fn batch(options: &BatchOptions, progress: &dyn Progress) -> Result<BatchReport, Error> {

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use kpack_format::TargetId;
 
 use super::Options;
-use crate::directories::{SiblingPaths, role_of};
+use crate::directories::{Siblings, role_of};
 use crate::names::Role;
 use crate::{manifest_txt, names};
 use kpack_core::Error;
@@ -60,7 +60,7 @@ pub(super) fn in_parent(
             parent.display()
         )));
     }
-    let listed = SiblingPaths::read(parent)?;
+    let listed = Siblings::read(parent)?;
     findings.extend(
         listed.leftovers.into_iter().map(|path| {
             Finding::new(Severity::Note, ids::LEFTOVER, path, leftover::TEXT.to_owned())
@@ -72,7 +72,8 @@ pub(super) fn in_parent(
     }));
     let mut artifacts: BTreeMap<String, Vec<PathBuf>> = BTreeMap::new();
     // One whose list cannot be read fails when it is split, and the others are still split.
-    for path in listed.artifacts.into_iter().chain(listed.unknown) {
+    let unreadable = listed.unreadable.into_iter().map(|(path, _)| path);
+    for path in listed.artifacts.into_iter().chain(unreadable) {
         refuse_group(&path)?;
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         let prefix = names::component(&name).to_owned();
@@ -98,7 +99,8 @@ pub(super) fn in_parent(
         .collect()
 }
 
-/// Refuses the artifact of a group of targets: its manifests would be of no group.
+/// Refuses the artifact of a group of targets: its manifests would be of no group. One in a batch stops all of it, because
+/// it says that the batch is the output of a recombination, of which no artifact may be split.
 fn refuse_group(artifact: &Path) -> Result<(), Error> {
     if role_of(artifact) != Role::Group {
         return Ok(());

@@ -20,8 +20,8 @@ pub(super) struct Artifacts {
     overlay: Overlay,
     /// Every set of artifacts of one component.
     pub(super) sets: Vec<ArtifactSet>,
-    /// The artifacts in each parent directory.
-    siblings: BTreeMap<PathBuf, Siblings>,
+    /// The artifacts in each parent directory: path, component and role.
+    siblings: BTreeMap<PathBuf, Vec<(PathBuf, String, Role)>>,
 }
 
 #[derive(Default)]
@@ -69,15 +69,16 @@ impl Artifacts {
         let parent = real.parent().unwrap_or(Path::new("/")).to_owned();
         if !self.siblings.contains_key(&parent) {
             let siblings = Siblings::read(&parent)?;
-            self.siblings.insert(parent.clone(), siblings);
+            let roles = siblings.roles().map(|(path, name, role)| (path.to_owned(), name, role));
+            self.siblings.insert(parent.clone(), roles.collect());
         }
         let mut known = self.sets.iter().flat_map(|set| &set.roots);
         if !known.any(|(root, _)| *root == real) {
             let siblings = &self.siblings[&parent];
-            let own = siblings.artifacts.iter().find(|(path, ..)| *path == real);
+            let own = siblings.iter().find(|(path, ..)| *path == real);
             let set = match own {
                 Some((_, component, role)) if *role != Role::Unsplit => {
-                    ArtifactSet { component: component.clone(), roots: siblings.of(component) }
+                    ArtifactSet { component: component.clone(), roots: of(component, siblings) }
                 }
                 // It may be hidden.
                 own => ArtifactSet {
@@ -143,6 +144,17 @@ impl Surroundings for Artifacts {
             Some((artifact.to_owned(), artifact.join(prefix)))
         })
     }
+}
+
+/// The artifacts of a component, the generic one first.
+fn of(component: &str, artifacts: &[(PathBuf, String, Role)]) -> Vec<(PathBuf, Role)> {
+    let own = artifacts
+        .iter()
+        .filter(|(_, name, role)| name == component && *role != Role::Unsplit)
+        .map(|(path, _, role)| (path.clone(), role.clone()));
+    let mut own = Vec::from_iter(own);
+    own.sort_by_key(|(_, role)| *role != Role::Generic);
+    own
 }
 
 /// The prefixes that an artifact lists; none if the list is damaged or cannot be read. Reading an artifact that is to be

@@ -36,6 +36,20 @@ fn groups_of_an_earlier_configuration() {
     assert_eq!(faults(&check(&tree, "out")), [""; 0]);
 }
 
+/// Whether such a directory is an artifact is unknown, so it is neither stale nor an error.
+#[test]
+fn a_list_in_the_output_directory_that_cannot_be_read() {
+    let tree = three_shards();
+    let directory = tree.path("out/blas_lib_mi");
+    fs::create_dir_all(&directory).unwrap();
+    symlink("artifact_manifest.txt", directory.join("artifact_manifest.txt")).unwrap();
+    let plan = recombine(&tree, CONFIGURATION);
+    let why = "its artifact_manifest.txt cannot be read: Too many levels of symbolic links";
+    assert_said(&plan, Severity::Note, &["out/blas_lib_mi: ", why, "[system]"]);
+    assert_eq!(plan.errors(), 0);
+    assert!(tree.path("out/blas_lib_instinct/artifact_manifest.txt").is_file());
+}
+
 /// A family's package and a processor's own may hold the same device code.
 #[test]
 fn a_target_in_two_groups_is_in_both_artifacts() {
