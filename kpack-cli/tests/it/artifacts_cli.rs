@@ -3,11 +3,12 @@
 
 use crate::command;
 use std::fs;
+use std::os::unix::fs::symlink;
 
-use crate::command::{kpack, words};
+use crate::command::{Row, kpack, said_by, words};
 use crate::shards::{DATABASE, PREFIX, shard, three_shards};
 use insta::assert_snapshot;
-use kpack_tests::tree::{Tree, write};
+use kpack_tests::tree::{Tree, unlistable, write};
 
 const CONFIGURATION: &str = r#"{
   "primary_shard": "linux-a",
@@ -32,11 +33,67 @@ fn with_filters(check: impl FnOnce()) {
     settings.add_filter(r" +[0-9.]+ [KM]?i?B", " [size]");
     settings.add_filter(r" +[+-][0-9.]+ %", " [change]");
     settings.add_filter(r"0x[0-9a-f]+", "[offset]");
+    settings.add_filter(r"(/n{200}|/deeper)+", "/[long]");
     settings.bind(check);
 }
 
 fn said(tree: &Tree, arguments: &str) -> String {
     command::said(tree, &words(arguments))
+}
+
+/// Two components as a machine builds and splits them.
+fn two_components() -> Tree {
+    let tree = Tree::new();
+    for name in ["one", "two"] {
+        for artifact in [format!("in/{name}_lib"), format!("shards/a/{name}_lib_generic")] {
+            tree.write(&format!("{artifact}/artifact_manifest.txt"), "stage\n");
+            tree.write(&format!("{artifact}/stage/share/{name}.txt"), "text");
+        }
+    }
+    let groups = r#"{"all": {"architectures": ["gfx942"]}}"#;
+    let configuration = format!(r#"{{"primary_shard": "a", "architecture_groups": {groups}}}"#);
+    tree.write("packaging.json", configuration);
+    tree
+}
+
+/// An artifact with a directory that cannot be listed.
+fn closed(tree: &Tree, artifact: &str) {
+    tree.write(&format!("{artifact}/artifact_manifest.txt"), "stage\n");
+    unlistable(&tree.path(artifact).join("stage"));
+}
+
+/// A directory that may be an artifact: its list cannot be read.
+fn unknown(tree: &Tree, directory: &str) {
+    fs::create_dir_all(tree.path(directory)).unwrap();
+    symlink("artifact_manifest.txt", tree.path(directory).join("artifact_manifest.txt")).unwrap();
+}
+
+#[test]
+fn a_neighbour_that_cannot_be_read() {
+    const RECOMBINE: &str = "kpack artifact recombine --input-shards-dir shards --config packaging.json --output-dir out";
+    const VERIFY: &str = "kpack verify shards/a";
+    const PACK: &str = "kpack artifact pack shards/a --output-dir store --jobs 1";
+    const SPLIT: &str = "kpack artifact split --batch-artifact-parent-dir in --output-dir out";
+    let rows: &[Row] = &[
+        (
+            "recombine: the artifact of a target",
+            |tree| closed(tree, "shards/a/two_lib_gfx942"),
+            &[RECOMBINE],
+        ),
+        (
+            "recombine: the artifact of a group",
+            |tree| closed(tree, "shards/a/two_lib_all"),
+            &[RECOMBINE],
+        ),
+        ("recombine: beside artifacts", |tree| unknown(tree, "shards/a/mnt"), &[RECOMBINE]),
+        ("verify: an artifact", |tree| closed(tree, "shards/a/two_lib_gfx942"), &[VERIFY]),
+        ("verify: beside artifacts", |tree| unknown(tree, "shards/a/mnt"), &[VERIFY]),
+        ("pack: an artifact", |tree| closed(tree, "shards/a/two_lib_gfx942"), &[PACK]),
+        ("pack: beside artifacts", |tree| unknown(tree, "shards/a/mnt"), &[PACK]),
+        ("split: an artifact", |tree| closed(tree, "in/two_lib"), &[SPLIT]),
+        ("split: beside artifacts", |tree| unknown(tree, "in/mnt"), &[SPLIT]),
+    ];
+    with_filters(|| assert_snapshot!(said_by(rows, &two_components())));
 }
 
 #[test]
