@@ -6,7 +6,7 @@ use std::sync::Arc;
 
 use super::mark;
 use super::rules::{EntryContent, InstalledEntry};
-use super::tree::Tree;
+use super::tree::ArtifactTree;
 use kpack_core::Error;
 use kpack_core::platform::SharedInode;
 use kpack_tree::{DatabaseSelection, Entry, EntryPath, Node};
@@ -15,7 +15,7 @@ pub(super) type Edits = Vec<(u64, Vec<u8>)>;
 
 /// An artifact directory to write.
 #[derive(Debug, Default)]
-pub(super) struct Output {
+pub(super) struct OutputTree {
     /// The name of the directory.
     pub(super) name: String,
     /// The artifact directory whose times it gets.
@@ -71,7 +71,7 @@ pub(super) struct NewFile {
     pub(super) like: Arc<Path>,
 }
 
-impl Output {
+impl OutputTree {
     /// An artifact without entries, whose files of these `databases` are split.
     ///
     /// # Errors
@@ -94,7 +94,7 @@ impl Output {
     }
 
     /// Adds the directories of an artifact's prefixes, even empty ones.
-    pub(super) fn add_prefix_directories(&mut self, tree: &Tree) {
+    pub(super) fn add_prefix_directories(&mut self, tree: &ArtifactTree) {
         for prefix in &tree.prefixes {
             let path = EntryPath::new(&tree.root, Path::new(prefix));
             let source = EntrySource::Directory(Arc::clone(path.full()));

@@ -14,16 +14,14 @@ use super::names::Role;
 use kpack_core::platform::FileTypeExt;
 use kpack_core::{Error, Finding, Id, Severity, Spirv, ids};
 use kpack_split::input::or_refused;
-use kpack_tree::{
-    Class, DatabaseSelection, Entry, Node, Only, Origin, Parsed, Tree as PrefixTree, Walk,
-};
+use kpack_tree::{Class, DatabaseSelection, Entry, Node, Only, Origin, Parsed, Tree, Walk};
 
 /// The targets that the artifact of a group has code for.
 ///
 /// # Errors
 /// [`Error::Refused`] for a list of prefixes that is invalid; [`Error::Io`].
 pub fn targets_of_group(artifact: &Path) -> Result<BTreeSet<TargetId>, Error> {
-    let tree = Tree::read("", artifact, &Role::Group, Parsed::default())?;
+    let tree = ArtifactTree::read("", artifact, &Role::Group, Parsed::default())?;
     let targets = tree.entries.into_iter().filter_map(|item| match &*item.class {
         Class::Target { target, .. } => Some(target.clone()),
         _ => None,
@@ -33,7 +31,7 @@ pub fn targets_of_group(artifact: &Path) -> Result<BTreeSet<TargetId>, Error> {
 
 /// An artifact directory and its content.
 #[derive(Debug, Clone, Default)]
-pub(crate) struct Tree {
+pub(crate) struct ArtifactTree {
     /// Its shard, for messages.
     pub(crate) shard: Arc<str>,
     pub(crate) root: PathBuf,
@@ -50,7 +48,7 @@ pub(crate) struct Tree {
     pub(crate) rejected: Vec<Finding>,
 }
 
-impl Tree {
+impl ArtifactTree {
     pub(crate) fn empty(shard: &str, root: &Path) -> Self {
         Self { shard: shard.into(), root: root.to_owned(), ..Self::default() }
     }
@@ -224,7 +222,7 @@ impl Tree {
     }
 
     /// Adds what was `found` in a prefix, or with an empty prefix, what is in none.
-    pub(crate) fn add(&mut self, prefix: &str, found: PrefixTree) {
+    pub(crate) fn add(&mut self, prefix: &str, found: Tree) {
         let origin = Arc::new(Origin { tree: Arc::clone(&self.shard), prefix: prefix.into() });
         let entries = found.entries.into_iter().map(|entry| {
             let mut entry = entry.within(&self.root);

@@ -12,13 +12,17 @@ use kpack_format::names::is_manifest;
 
 use super::manifest_txt;
 use super::names;
-use super::output::{EntrySource, Output};
+use super::output::{EntrySource, OutputTree};
 use kpack_core::Error;
 use kpack_core::publish::{Directory, Stage, StagedFile, copy_range, write_manifest};
 use kpack_core::report::Progress;
 
 /// Writes the entries of an artifact, except host binaries.
-pub(super) fn write(stage: &Stage, output: &Output, progress: &dyn Progress) -> Result<(), Error> {
+pub(super) fn write(
+    stage: &Stage,
+    output: &OutputTree,
+    progress: &dyn Progress,
+) -> Result<(), Error> {
     let mut writer = Writer::new(stage.make(&output.name)?);
     for (path, source) in &output.entries {
         match source {
@@ -45,7 +49,7 @@ pub(super) fn write(stage: &Stage, output: &Output, progress: &dyn Progress) -> 
 /// Adds the list of prefixes and the mark to an artifact that is otherwise complete, and sets the
 /// modes and times of directories. Returns the number and the size of the files added. The list is
 /// newer than what it was made of: builds know by it that the artifact is up to date.
-pub(super) fn finish(stage: &Stage, output: &Output) -> Result<(u64, u64), Error> {
+pub(super) fn finish(stage: &Stage, output: &OutputTree) -> Result<(u64, u64), Error> {
     let root = stage.make(&output.name)?;
     let prefixes = output.prefixes.iter().filter(|prefix| root.below(Path::new(prefix)).is_ok());
     let list = manifest_txt::to_text(prefixes).into_bytes();
@@ -239,7 +243,7 @@ fn copy_symlink(
 
 /// Gives the directories of an artifact the modes and times of those that they are like. A new one is
 /// as old as its newest entry, so that the same input gives the same output.
-fn set_directories(root: &Directory, output: &Output) -> Result<(), Error> {
+fn set_directories(root: &Directory, output: &OutputTree) -> Result<(), Error> {
     let mut directories = root.directories()?;
     directories.insert(PathBuf::new());
     // What is in a directory comes before it.

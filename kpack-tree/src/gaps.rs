@@ -98,7 +98,7 @@ pub fn gaps<'a>(files: impl Iterator<Item = &'a Entry>) -> Vec<Gap> {
 
 /// As [`gaps`], with links that lead to files which the split puts into another artifact.
 pub fn gaps_once_split<'a>(files: impl Iterator<Item = &'a Entry>) -> Vec<Gap> {
-    let mut directories: BTreeMap<&Path, Directory<'_>> = BTreeMap::new();
+    let mut directories: BTreeMap<&Path, DatabaseDirectory<'_>> = BTreeMap::new();
     let mut others = Vec::new();
     for file in files.filter(|file| !file.is_directory()) {
         let Some((database, _)) = databases::recognise(&with_slashes(&file.path)) else {
@@ -114,9 +114,9 @@ pub fn gaps_once_split<'a>(files: impl Iterator<Item = &'a Entry>) -> Vec<Gap> {
         }
     }
     // Sorting keeps one file per path, but two artifacts may have the same link.
-    let of_tensile = directories.values().flat_map(Directory::files);
+    let of_tensile = directories.values().flat_map(DatabaseDirectory::files);
     let links = links(of_tensile.chain(others.iter().copied()));
-    directories.values_mut().for_each(Directory::sort);
+    directories.values_mut().for_each(DatabaseDirectory::sort);
     let mut found = Vec::new();
     for (path, directory) in &directories {
         directory.libraries(&mut found);
@@ -164,14 +164,14 @@ impl Entry {
 
 /// A directory of a database.
 #[derive(Default)]
-struct Directory<'a> {
+struct DatabaseDirectory<'a> {
     /// Once sorted, by name and each once. A map would take more memory.
     files: Vec<(&'a str, &'a Entry)>,
     /// The processors that it has files for.
     targets: BTreeSet<TargetId>,
 }
 
-impl Directory<'_> {
+impl DatabaseDirectory<'_> {
     /// Sorts the files. Of those with one name, the last stays.
     fn sort(&mut self) {
         self.files.sort_by_key(|(name, _)| *name);

@@ -35,5 +35,5 @@ pub use installed::{
 pub use options::{DeviceGroup, Options};
 pub use record::{Digest, digest_of};
 pub use show::{Description, Device, describe};
-pub use split::{Report, WrittenWheel, split};
+pub use split::{WheelReport, WrittenWheel, split};
 pub use verify::{VerifyOptions, verify};

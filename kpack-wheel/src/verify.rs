@@ -12,7 +12,7 @@ use super::members::{Member, of_unpacked};
 use super::record::Digest;
 use super::sdist::{self, is_sdist};
 use super::set::{ALL, Pin, Pins, device_of};
-use kpack_artifact::verify::{self, Report};
+use kpack_artifact::verify::{self, VerifyReport};
 use kpack_core::finding::Id;
 use kpack_core::parallel;
 use kpack_core::publish::Directory;
@@ -42,13 +42,13 @@ pub struct VerifyOptions {
 ///
 /// # Errors
 /// [`Error::Io`]; [`Error::Usage`] if there is nothing to compare with.
-pub fn verify(wheels: &[PathBuf], options: &VerifyOptions) -> Result<Report, Error> {
+pub fn verify(wheels: &[PathBuf], options: &VerifyOptions) -> Result<VerifyReport, Error> {
     let jobs = options.jobs.unwrap_or_else(parallel::processors);
     parallel::with_jobs(jobs, || verify_all(wheels, options))
 }
 
-fn verify_all(paths: &[PathBuf], options: &VerifyOptions) -> Result<Report, Error> {
-    let mut report = Report::default();
+fn verify_all(paths: &[PathBuf], options: &VerifyOptions) -> Result<VerifyReport, Error> {
+    let mut report = VerifyReport::default();
     let mut wheels = Vec::new();
     let (sdists, paths): (Vec<&PathBuf>, Vec<&PathBuf>) =
         paths.iter().partition(|path| is_sdist(path));
@@ -140,7 +140,7 @@ fn say_once(findings: &mut Vec<Finding>) {
 fn asked_by_sdist(
     path: &Path,
     wheels: &[Wheel],
-    report: &mut Report,
+    report: &mut VerifyReport,
 ) -> Result<BTreeSet<Pin>, Error> {
     let pins = match sdist::requirements(path) {
         Ok(pins) => pins,
@@ -172,20 +172,20 @@ fn asked_by_sdist(
     Ok(all)
 }
 
-fn fault(report: &mut Report, id: Id, path: &Path, text: impl Into<Reason>) {
+fn fault(report: &mut VerifyReport, id: Id, path: &Path, text: impl Into<Reason>) {
     let finding = Finding::new(Severity::Fault, id, path, text);
     report.findings.push(finding);
 }
 
 /// Reports why a file was rejected. An error that is not about the contents of one is returned.
-fn rejected(report: &mut Report, error: Error) -> Result<(), Error> {
+fn rejected(report: &mut VerifyReport, error: Error) -> Result<(), Error> {
     let Error::Refused { id, path, reason, .. } = error else { return Err(error) };
     fault(report, id, &path, reason);
     Ok(())
 }
 
 /// Opens a wheel and reads all of it; `None` if it is damaged, or installers reject it.
-fn sound(path: &Path, report: &mut Report) -> Result<Option<Wheel>, Error> {
+fn sound(path: &Path, report: &mut VerifyReport) -> Result<Option<Wheel>, Error> {
     let read = Wheel::parse(path).and_then(|wheel| {
         wheel.pins()?;
         let digests = wheel.read_all()?;
@@ -220,7 +220,7 @@ fn devices<'w>(
     pins: &Pins,
     wheels: &'w [Wheel],
     targets: &[TargetId],
-    report: &mut Report,
+    report: &mut VerifyReport,
 ) -> Result<Vec<&'w Wheel>, Error> {
     let mut devices = Vec::new();
     let mut missing = Vec::new();
@@ -262,7 +262,7 @@ fn missing_devices(
     pins: &Pins,
     missing: &[&Pin],
     targets: &[TargetId],
-    report: &mut Report,
+    report: &mut VerifyReport,
 ) {
     let selection: Selection = targets.iter().map(TargetId::package_owner).collect();
     let extras = Vec::from_iter(pins.targets());
@@ -297,7 +297,7 @@ fn overlay(
     devices: &[&Wheel],
     fat: Option<&Wheel>,
     options: &VerifyOptions,
-    report: &mut Report,
+    report: &mut VerifyReport,
 ) -> Result<(), Error> {
     #[expect(clippy::disallowed_methods, reason = "nobody else may write to a temporary directory")]
     let scratch =
@@ -384,7 +384,7 @@ fn shared(
     devices: &[&Wheel],
     owners: &BTreeMap<PathBuf, &Wheel>,
     tree: &Path,
-    report: &mut Report,
+    report: &mut VerifyReport,
 ) -> Result<(), Error> {
     let mut found: BTreeMap<TargetId, BTreeMap<&Path, &Wheel>> = BTreeMap::new();
     let (databases, parsed) = (&kpack_tree::DatabaseSelection::default(), Parsed::default());
@@ -425,7 +425,7 @@ fn shared(
 
 /// Whether wheels can be installed together: no two have a file at one path, or one at a directory of
 /// another.
-fn fit_together(wheels: &[&Wheel], report: &mut Report) -> bool {
+fn fit_together(wheels: &[&Wheel], report: &mut VerifyReport) -> bool {
     let mut known: BTreeMap<PathBuf, &Path> = BTreeMap::new();
     let mut is_sound = true;
     for wheel in wheels {
@@ -457,7 +457,7 @@ fn in_site(wheel: &Wheel, member: &Member) -> Option<PathBuf> {
 
 /// Compares the members that are not installed in `site-packages`, and the metadata but METADATA and
 /// RECORD.
-fn same_members(host: &Wheel, fat: &Wheel, report: &mut Report) -> Result<(), Error> {
+fn same_members(host: &Wheel, fat: &Wheel, report: &mut VerifyReport) -> Result<(), Error> {
     let others = |wheel: &Wheel| -> Result<BTreeMap<String, Digest>, Error> {
         let is_other = |member: &&Member| {
             let is_changed = wheel.is_record(member) || member.name.ends_with("/METADATA");

@@ -80,7 +80,7 @@ pub(super) fn write(
     let prepared = prepare(items, options, scratch)?;
 
     let file = directory.create_open(name.as_ref(), false).map_err(failed)?;
-    let mut zip = ZipWriter::new(io::BufWriter::new(Output::new(file)));
+    let mut zip = ZipWriter::new(io::BufWriter::new(CheckedFile::new(file)));
     let broken = |error: ZipError| match error {
         ZipError::Io(error) => failed(error),
         error => zip_error(path, None, error),
@@ -124,13 +124,13 @@ pub(super) fn write(
 
 /// A file that keeps its first error until it is closed. `ZipWriter` finishes an archive whenever it is
 /// dropped, and prints to standard error if that fails.
-struct Output {
+struct CheckedFile {
     file: File,
     position: u64,
     error: Option<io::Error>,
 }
 
-impl Output {
+impl CheckedFile {
     fn new(file: File) -> Self {
         Self { file, position: 0, error: None }
     }
@@ -141,7 +141,7 @@ impl Output {
     }
 }
 
-impl Write for Output {
+impl Write for CheckedFile {
     fn write(&mut self, bytes: &[u8]) -> io::Result<usize> {
         if self.error.is_none() {
             self.error = self.file.write_all_at(bytes, self.position).err();
@@ -155,7 +155,7 @@ impl Write for Output {
     }
 }
 
-impl Seek for Output {
+impl Seek for CheckedFile {
     fn seek(&mut self, to: SeekFrom) -> io::Result<u64> {
         self.position = sought(&self.file, self.position, to)?;
         Ok(self.position)
@@ -196,7 +196,7 @@ fn deflated(
     options: SimpleFileOptions,
     scratch: &Path,
 ) -> Result<Compressed, Error> {
-    let mut zip = ZipWriter::new(Output::new(scratch_file(scratch)?));
+    let mut zip = ZipWriter::new(CheckedFile::new(scratch_file(scratch)?));
     let failed = |error: ZipError| match error {
         ZipError::Io(error) => Error::io(scratch, "write to", error),
         error => zip_error(scratch, Some(name), error),

@@ -10,7 +10,7 @@ use kpack_format::TargetId;
 use kpack_format::names::{is_manifest, is_object};
 use kpack_format::unstable::spelling;
 
-use super::read::{Generic, Inputs};
+use super::read::{GenericArtifact, Inputs};
 use super::{Finding, Severity};
 use crate::packaging::TargetGroup;
 use crate::rules::{HostFault, kernels_without_host};
@@ -96,7 +96,7 @@ fn missing_finding(inputs: &Inputs<'_>, group: &TargetGroup, missing: &[&TargetI
 
 /// Kernels that are named after objects: such a name has a digest of the device code, which is another one in each
 /// shard.
-fn split_before_link(generic: &Generic) -> Vec<Finding> {
+fn split_before_link(generic: &GenericArtifact) -> Vec<Finding> {
     let of_object = generic.markers.iter().filter_map(|(path, markers)| {
         let mut names = markers.iter().filter_map(|marker| marker.kernel_name.as_deref());
         let name = names.find(|name| is_object(name))?;
@@ -113,7 +113,7 @@ fn split_before_link(generic: &Generic) -> Vec<Finding> {
 
 /// Files in the place of host binaries that archives have kernels of: `host` has been split, so a file that loads no
 /// kernels is a truncated or another one.
-fn hosts_are_split(inputs: &Inputs<'_>, host: &Generic) -> Result<Vec<Finding>, Error> {
+fn hosts_are_split(inputs: &Inputs<'_>, host: &GenericArtifact) -> Result<Vec<Finding>, Error> {
     let host = &host.tree;
     let mut wrong = BTreeSet::new();
     for tree in inputs.device.values().flatten() {

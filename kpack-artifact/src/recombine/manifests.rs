@@ -13,7 +13,7 @@ use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::names::{Group, archive_ends};
 
 use super::{Artifact, Finding, Severity, is_error};
-use crate::tree::Tree;
+use crate::tree::ArtifactTree;
 use kpack_core::files::with_slashes;
 use kpack_core::parallel::lock;
 use kpack_core::publish::{self, Present};
@@ -49,8 +49,8 @@ impl ModuleManifest {
 /// Makes the manifests of the archives in `groups`, which must be those that the shards' manifests in
 /// `generics` list. `wanted` tells whether a group of the component lists a target.
 pub(super) fn merge(
-    generics: &[&Tree],
-    groups: &[Tree],
+    generics: &[&ArtifactTree],
+    groups: &[ArtifactTree],
     wanted: &dyn Fn(&str) -> bool,
     archives: &Archives,
 ) -> Result<(Vec<ModuleManifest>, Vec<Finding>), Error> {
@@ -83,7 +83,7 @@ struct ListedArchive {
 }
 
 impl ManifestMerge {
-    fn read(generics: &[&Tree]) -> Result<Self, Error> {
+    fn read(generics: &[&ArtifactTree]) -> Result<Self, Error> {
         let mut merge = Self::default();
         for tree in generics {
             let manifests = || tree.entries.iter().filter(|item| item.is_manifest());

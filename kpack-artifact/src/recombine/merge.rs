@@ -13,10 +13,10 @@ use super::{Finding, MOST_NAMES, Severity, manifests};
 use crate::code_ids::MoreCodeIds;
 use crate::compare::explain;
 use crate::names;
-use crate::output::{Edits, Output};
+use crate::output::{Edits, OutputTree};
 use crate::packaging::TargetGroup;
 use crate::shared::Entries;
-use crate::tree::Tree;
+use crate::tree::ArtifactTree;
 use kpack_core::words::{list, list_some};
 use kpack_core::{Error, ids};
 use kpack_tree::place::Merge;
@@ -43,7 +43,7 @@ pub struct Artifact {
     /// Size of the files in bytes.
     pub size: u64,
     #[serde(skip)]
-    pub(super) output: Output,
+    pub(super) output: OutputTree,
 }
 
 fn as_text<S: serde::Serializer>(
@@ -101,7 +101,7 @@ fn artifact(
         component: inputs.component.name.to_owned(),
         group: group.map(|group| group.name.clone()),
         display_name: group.map(|group| group.display_name.clone()),
-        output: Output::new(name, model, &inputs.databases)?,
+        output: OutputTree::new(name, model, &inputs.databases)?,
         ..Artifact::default()
     })
 }
@@ -113,9 +113,9 @@ fn of_group(
     group: &TargetGroup,
     taken: &BTreeSet<TargetId>,
     findings: &mut Vec<Finding>,
-) -> Result<(Artifact, Tree), Error> {
+) -> Result<(Artifact, ArtifactTree), Error> {
     let mut artifact = artifact(inputs, Some(group), Path::new(""))?;
-    let mut all = Tree::empty("", Path::new(""));
+    let mut all = ArtifactTree::empty("", Path::new(""));
     for (target, trees) in inputs.device.iter().filter(|(target, _)| taken.contains(*target)) {
         // If several shards have it, the first one's is taken, and entries that only others have.
         let Some((first, others)) = trees.split_first() else {
@@ -212,7 +212,7 @@ fn generic(inputs: &Inputs<'_>, findings: &mut Vec<Finding>) -> Result<Option<Ar
 fn add_manifests(
     inputs: &Inputs<'_>,
     artifacts: &mut [Artifact],
-    groups: &[Tree],
+    groups: &[ArtifactTree],
 ) -> Result<Vec<Finding>, Error> {
     let selections = inputs.component.selections();
     let wanted = |target: &str| {
@@ -247,7 +247,7 @@ struct MergedFile<'t> {
 
 impl MergedFile<'_> {
     /// Adds it, and the directories that it is in.
-    fn add_to(self, output: &mut Output) {
+    fn add_to(self, output: &mut OutputTree) {
         output.add_prefixes(&[self.like.origin.prefix.to_string()]);
         match self.bytes {
             Some(bytes) => output.add_bytes(&self.like.path, bytes, self.like.full()),
@@ -264,7 +264,7 @@ type ShardCopy<'t> = (&'t Entry, Entries);
 /// shards. Returns them by path.
 fn merge_shared<'t>(
     component: Component<'_>,
-    trees: &[&'t Tree],
+    trees: &[&'t ArtifactTree],
     findings: &mut Vec<Finding>,
 ) -> Result<BTreeMap<&'t Path, MergedFile<'t>>, Error> {
     let mut files: BTreeMap<&Path, Merge> = BTreeMap::new();

@@ -11,7 +11,7 @@ use super::{Finding, Options, Severity};
 use crate::mark;
 use crate::names::{self, Role};
 use crate::packaging::{TargetGroup, Validation};
-use crate::tree::Tree;
+use crate::tree::ArtifactTree;
 use kpack_core::words::list;
 use kpack_core::{Error, Reason, ids};
 use kpack_split::input::Archives;
@@ -62,9 +62,9 @@ pub(super) struct Inputs<'a> {
     /// The databases that were split, the same in all shards.
     pub(super) databases: DatabaseSelection,
     /// The generic artifacts, that whose host files are taken first.
-    pub(super) generics: Vec<Generic>,
+    pub(super) generics: Vec<GenericArtifact>,
     /// The device code that groups take, by target: a tree for each shard that has some.
-    pub(super) device: BTreeMap<TargetId, Vec<Tree>>,
+    pub(super) device: BTreeMap<TargetId, Vec<ArtifactTree>>,
     /// The targets of each shard, in order.
     pub(super) targets: Vec<(&'a str, BTreeSet<TargetId>)>,
     /// The groups, and which of these targets each takes.
@@ -72,8 +72,8 @@ pub(super) struct Inputs<'a> {
 }
 
 /// A generic artifact of a shard.
-pub(super) struct Generic {
-    pub(super) tree: Tree,
+pub(super) struct GenericArtifact {
+    pub(super) tree: ArtifactTree,
     /// The markers of its split binaries, by path; none if there is one shard.
     pub(super) markers: BTreeMap<PathBuf, Vec<Marker>>,
 }
@@ -135,7 +135,7 @@ fn databases_of(
 }
 
 /// The databases that were split, to judge by what is in the artifacts of targets.
-fn databases_in<'t>(device: impl Iterator<Item = &'t Tree>) -> DatabaseSelection {
+fn databases_in<'t>(device: impl Iterator<Item = &'t ArtifactTree>) -> DatabaseSelection {
     let classes = device.flat_map(|tree| &tree.entries).map(|item| &*item.class);
     DatabaseSelection::and_named(classes.filter_map(|class| match class {
         Class::Target { database, .. } => Some(&**database),
@@ -144,20 +144,20 @@ fn databases_in<'t>(device: impl Iterator<Item = &'t Tree>) -> DatabaseSelection
 }
 
 /// Device code by target, and the targets of each shard.
-type DeviceCode<'a> = (BTreeMap<TargetId, Vec<Tree>>, Vec<(&'a str, BTreeSet<TargetId>)>);
+type CodeByTarget<'a> = (BTreeMap<TargetId, Vec<ArtifactTree>>, Vec<(&'a str, BTreeSet<TargetId>)>);
 
 /// Reads what each shard has for each target. Reports what is damaged or does not belong there, and what
 /// no group takes, which is not read if it can be helped.
 fn device_code<'a>(
     component: Component<'a>,
     findings: &mut Vec<Finding>,
-) -> Result<DeviceCode<'a>, Error> {
-    let (mut device, mut targets_of): DeviceCode<'_> = Default::default();
+) -> Result<CodeByTarget<'a>, Error> {
+    let (mut device, mut targets_of): CodeByTarget<'_> = Default::default();
     let (selections, parsed) = (component.selections(), component.parsed());
     let is_taken = |target: &TargetId| !Selection::groups_of(&selections, target).is_empty();
     let named = || selections.iter().flat_map(Selection::iter);
     for (shard, artifacts) in component.shards() {
-        let mut own: BTreeMap<TargetId, Tree> = BTreeMap::new();
+        let mut own: BTreeMap<TargetId, ArtifactTree> = BTreeMap::new();
         let mut targets = BTreeSet::new();
         for artifact in &artifacts.device {
             let path = artifact.path();
@@ -173,7 +173,7 @@ fn device_code<'a>(
                 }
                 DeviceArtifact::Target(target, _) => {
                     let role = Role::Target(target.clone());
-                    let tree = Tree::read(shard, path, &role, parsed)?;
+                    let tree = ArtifactTree::read(shard, path, &role, parsed)?;
                     findings.extend(tree.damage(&role, ""));
                     tree.by_target(Some(target))
                 }
@@ -183,7 +183,7 @@ fn device_code<'a>(
                         Some(tree) => &**tree,
                         // The same error again: its component fails, and no other.
                         None => {
-                            read = Tree::read(shard, path, &Role::Group, parsed)?;
+                            read = ArtifactTree::read(shard, path, &Role::Group, parsed)?;
                             &read
                         }
                     };
@@ -233,10 +233,13 @@ fn unlisted(component: Component<'_>, target: &TargetId, path: &Path) -> Finding
 
 /// Reads the generic artifacts, the primary shard's first. Of a component that the primary shard has nothing of, the
 /// first one by name stands for it.
-fn generics(component: Component<'_>, findings: &mut Vec<Finding>) -> Result<Vec<Generic>, Error> {
+fn generics(
+    component: Component<'_>,
+    findings: &mut Vec<Finding>,
+) -> Result<Vec<GenericArtifact>, Error> {
     let mut generics = Vec::new();
     for (shard, path) in with_generic(component, findings) {
-        let tree = Tree::read(shard, path, &Role::Generic, component.parsed())?;
+        let tree = ArtifactTree::read(shard, path, &Role::Generic, component.parsed())?;
         // Of other shards' device code than the primary one's, nothing would be taken.
         findings.extend(tree.damage(&Role::Generic, "; was all of it split?"));
         let mut markers = BTreeMap::new();
@@ -252,7 +255,7 @@ fn generics(component: Component<'_>, findings: &mut Vec<Finding>) -> Result<Vec
                 markers.insert(item.path.to_path_buf(), own.collect());
             }
         }
-        generics.push(Generic { tree, markers });
+        generics.push(GenericArtifact { tree, markers });
     }
     Ok(generics)
 }

@@ -8,7 +8,7 @@ use kpack_format::TargetId;
 use super::{Finding, Options, Severity};
 use crate::directories::{Siblings, role_of};
 use crate::names::Role;
-use crate::tree::Tree;
+use crate::tree::ArtifactTree;
 use kpack_core::publish::{is_leftover, resolve};
 use kpack_core::words::list;
 use kpack_core::{Error, ids};
@@ -37,7 +37,7 @@ pub(super) enum DeviceArtifact {
     /// That of a target.
     Target(TargetId, PathBuf),
     /// That of a group of targets, and what it contains; `None` where it cannot be read, which fails its component.
-    Group(PathBuf, Option<Box<Tree>>),
+    Group(PathBuf, Option<Box<ArtifactTree>>),
 }
 
 impl ComponentArtifacts {
@@ -113,13 +113,17 @@ impl Shards {
                     Role::Target(target) => {
                         Some(DeviceArtifact::Target(target.clone(), path.clone()))
                     }
-                    Role::Group => match Tree::read(name, &path, &role, Parsed::default()) {
-                        Ok(tree) if !is_of_targets(&tree) => {
-                            others.push((path, true));
-                            continue;
+                    Role::Group => {
+                        match ArtifactTree::read(name, &path, &role, Parsed::default()) {
+                            Ok(tree) if !is_of_targets(&tree) => {
+                                others.push((path, true));
+                                continue;
+                            }
+                            read => {
+                                Some(DeviceArtifact::Group(path.clone(), read.ok().map(Box::new)))
+                            }
                         }
-                        read => Some(DeviceArtifact::Group(path.clone(), read.ok().map(Box::new))),
-                    },
+                    }
                     Role::Unsplit => {
                         others.push((path, true));
                         continue;
@@ -298,7 +302,7 @@ impl Shards {
 }
 
 /// Whether an artifact that is named like a group's is one. An unsplit one may be (`blas_lib_gfx110X`).
-fn is_of_targets(tree: &Tree) -> bool {
+fn is_of_targets(tree: &ArtifactTree) -> bool {
     let mut files = tree.entries.iter();
     let is_of_one = |item: &Entry| item.class.target().is_some();
     let may_be = |item: &Entry| is_of_one(item) || item.is_directory() || item.is_manifest();

@@ -9,7 +9,7 @@ use kpack_format::{Blake3, TargetId};
 
 use super::read::Inputs;
 use crate::compare::{Difference, entry_differences, explain};
-use crate::tree::Tree;
+use crate::tree::ArtifactTree;
 use kpack_core::words::list_some;
 use kpack_core::{Error, Reason};
 use kpack_split::input::Archives;
@@ -43,14 +43,14 @@ pub(super) enum DifferenceKind {
 /// The differences between two trees, without manifests of kpacks and entries that `compared` rejects.
 /// If one tree lacks a directory, its entries are not listed.
 pub(super) fn tree_differences<'t>(
-    first: &'t Tree,
-    second: &'t Tree,
+    first: &'t ArtifactTree,
+    second: &'t ArtifactTree,
     archives: &Archives,
     compared: impl Fn(&Entry) -> bool,
 ) -> Result<Vec<TreeDifference>, Error> {
     let counts = |item: &&Entry| !item.is_manifest() && compared(item);
     let mut found = Vec::new();
-    let entries = |tree: &'t Tree| tree.entries.iter().filter(counts);
+    let entries = |tree: &'t ArtifactTree| tree.entries.iter().filter(counts);
     for item in entries(first) {
         if let Some(theirs) = second.entries.get(item)
             && let Some((kind, text)) = difference(item, theirs, archives)?
@@ -78,7 +78,7 @@ pub(super) fn tree_differences<'t>(
 }
 
 /// Whether an entry is a directory with manifests and nothing else.
-fn has_only_manifests(tree: &Tree, item: &Entry) -> bool {
+fn has_only_manifests(tree: &ArtifactTree, item: &Entry) -> bool {
     item.node == Node::Directory { empty: false }
         && tree.at_and_below(&item.path).all(|item| item.is_manifest() || item.is_directory())
 }
@@ -187,8 +187,8 @@ fn kernels(toc: &Toc) -> KernelSums {
 /// target, which a group lists and no other shard builds for.
 pub(super) fn target_files<'t>(
     inputs: &Inputs<'_>,
-    tree: &'t Tree,
-    other: &'t Tree,
+    tree: &'t ArtifactTree,
+    other: &'t ArtifactTree,
 ) -> Vec<(&'t Entry, TargetId)> {
     tree.entries
         .difference(&other.entries)

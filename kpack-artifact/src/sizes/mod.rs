@@ -28,7 +28,7 @@ pub struct Sizes {
     /// Sorted by module, target (the host first), and `what`.
     pub rows: Vec<Row>,
     /// The bytes that a machine with one GPU needs, by target.
-    pub machines: Vec<Machine>,
+    pub machines: Vec<MachineSizes>,
     /// The latest modification time of any file, in seconds since 1970.
     pub newest: i64,
     /// Leftover directories of interrupted runs. They are in no row.
@@ -57,7 +57,7 @@ pub struct Row {
 /// The bytes that a machine with one GPU needs: the host's files, and those of its target.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct Machine {
+pub struct MachineSizes {
     /// The GPU's target.
     pub target: String,
     /// Bytes before the split, with the device code for all targets.
@@ -133,7 +133,7 @@ pub fn measure(after: &[PathBuf], before: &[PathBuf]) -> Result<Sizes, Error> {
 }
 
 /// An entry for each target that is a GPU; `hosts` are the host's bytes before and after.
-fn machines(rows: &[Row], hosts: (u64, u64)) -> Vec<Machine> {
+fn machines(rows: &[Row], hosts: (u64, u64)) -> Vec<MachineSizes> {
     let device: BTreeMap<TargetId, (u64, u64)> = sums(rows, |row| target(row.target.as_ref()?));
     let before = hosts.0 + device.values().map(|sum| sum.0).sum::<u64>();
     // Machines take what is for families, generic or SPIR-V, but have no such GPU.
@@ -146,7 +146,7 @@ fn machines(rows: &[Row], hosts: (u64, u64)) -> Vec<Machine> {
     let targets = device.keys().filter(|target| is_gpu(target));
     let machine = |target: &TargetId| {
         let own = device.iter().filter(|(found, _)| target.needs(found, Delivery::Archive));
-        Machine {
+        MachineSizes {
             target: target.to_string(),
             before,
             after: hosts.1 + own.map(|(_, sum)| sum.1).sum::<u64>(),

@@ -15,12 +15,12 @@ use kpack_format::names::KernelName;
 
 use super::modules::Module;
 use super::plan::ArtifactPlan;
-use super::report::{ArtifactReport, Report};
+use super::report::{ArtifactReport, SplitReport};
 use super::{Layout, Options};
 use crate::manifest_txt;
 use crate::mark;
 use crate::names;
-use crate::output::Output;
+use crate::output::OutputTree;
 use crate::writer::{self, Writer, commit_with_time, modified};
 use kpack_core::parallel;
 use kpack_core::publish::{self, Directory, NewNames, Stage, stage_archive, stage_manifest};
@@ -29,7 +29,7 @@ use kpack_core::{Error, Finding, ids};
 use kpack_split::elf::BinaryError;
 use kpack_split::input;
 use kpack_split::leftover::directories;
-use kpack_split::split::{self, Budget, Compressed, Compression, DebugFiles, PackedCode};
+use kpack_split::split::{self, Budget, CompressedCode, Compression, DebugFiles, PackedCode};
 
 /// Writes and publishes what is planned. `budget` limits the memory for code objects in flight, and may be shared.
 pub(super) fn apply(
@@ -37,7 +37,7 @@ pub(super) fn apply(
     mut plan: ArtifactPlan,
     budget: &Budget,
     progress: &dyn Progress,
-) -> Result<Report, Error> {
+) -> Result<SplitReport, Error> {
     progress.start(plan.bytes());
     let mut report = mem::take(&mut plan.report);
     let stage = Stage::lock(&options.output_dir, &options.artifact_prefix)?;
@@ -88,7 +88,7 @@ struct WrittenModule {
 
 /// A task of one thread: all tasks of an artifact write different files.
 enum Task<'a> {
-    Copy(&'a Output),
+    Copy(&'a OutputTree),
     Module(&'a Module),
 }
 
@@ -100,7 +100,7 @@ impl Work<'_> {
 
     /// Splits a module, and writes its host binaries, whose markers depend on its device code.
     fn module(&self, module: &Module) -> Result<WrittenModule, Error> {
-        let Compressed { archives, debug } = self.compress(module)?;
+        let CompressedCode { archives, debug } = self.compress(module)?;
         let input = self.options.artifact_dir.join(&module.prefix);
         let mut findings = debug.findings(&self.options.storage.debug, &input);
         findings.extend(split::variants::warnings(&archives, &BTreeMap::new(), |name| {
@@ -142,7 +142,7 @@ impl Work<'_> {
         Ok(manifest.to_bytes().len() as u64)
     }
 
-    fn compress(&self, module: &Module) -> Result<Compressed, Error> {
+    fn compress(&self, module: &Module) -> Result<CompressedCode, Error> {
         let wanted = |target: &TargetId| self.plan.targets.keeps(target);
         let binaries = module.binaries.iter();
         let sources: Vec<(String, &PackedCode)> =
@@ -249,7 +249,7 @@ impl Work<'_> {
     }
 
     /// Finishes each artifact, and reports what it has.
-    fn finish(&self, written: Vec<WrittenModule>, report: &mut Report) -> Result<(), Error> {
+    fn finish(&self, written: Vec<WrittenModule>, report: &mut SplitReport) -> Result<(), Error> {
         for (target, output) in &self.plan.artifacts {
             let (files, size) = writer::finish(self.stage, output)?;
             let path = self.stage.output(&output.name);
@@ -299,7 +299,11 @@ fn refuse_loss(plan: &ArtifactPlan, stage: &Stage) -> Result<(), Error> {
 }
 
 /// Names what an earlier run wrote for targets that there is nothing for now.
-fn report_stale(options: &Options, plan: &ArtifactPlan, report: &mut Report) -> Result<(), Error> {
+fn report_stale(
+    options: &Options,
+    plan: &ArtifactPlan,
+    report: &mut SplitReport,
+) -> Result<(), Error> {
     for path in directories(&options.output_dir)? {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
         if let Some((prefix, Some(_))) = names::parse(&name)

@@ -9,7 +9,7 @@ use serde::Serialize;
 use super::apply::apply;
 use super::contents::{Contents, refuse_none_expected};
 use super::plan::plan;
-use super::report::Report;
+use super::report::SplitReport;
 use super::{Options, sources};
 use kpack_core::Error;
 use kpack_core::parallel;
@@ -40,7 +40,7 @@ impl BatchOptions {
 #[non_exhaustive]
 pub struct BatchReport {
     /// The artifact directories, by name.
-    pub artifacts: Vec<Outcome>,
+    pub artifacts: Vec<BatchOutcome>,
     /// Notices about the batch as a whole.
     pub findings: Vec<Finding>,
 }
@@ -48,9 +48,9 @@ pub struct BatchReport {
 /// The result for one artifact directory of a batch.
 #[derive(Debug, Clone, Serialize)]
 #[serde(tag = "outcome", rename_all = "kebab-case")]
-pub enum Outcome {
+pub enum BatchOutcome {
     /// It was split.
-    Split(Report),
+    Split(SplitReport),
     /// It failed, and the output directory has nothing new of it.
     Failed(Failure),
 }
@@ -91,8 +91,8 @@ impl BatchReport {
     /// The artifacts that failed.
     pub fn failures(&self) -> impl Iterator<Item = &Failure> {
         self.artifacts.iter().filter_map(|outcome| match outcome {
-            Outcome::Failed(failure) => Some(failure),
-            Outcome::Split(_) => None,
+            BatchOutcome::Failed(failure) => Some(failure),
+            BatchOutcome::Split(_) => None,
         })
     }
 }
@@ -138,10 +138,10 @@ fn split_all(options: &BatchOptions, progress: &dyn Progress) -> Result<BatchRep
             apply(&options, plan(&options, contents)?, &budget, progress)
         });
         match split {
-            Ok(report) => Outcome::Split(report),
+            Ok(report) => BatchOutcome::Split(report),
             Err(error) => {
                 let (prefix, directory) = (&options.artifact_prefix, &options.artifact_dir);
-                Outcome::Failed(Failure::new(prefix, directory, &error))
+                BatchOutcome::Failed(Failure::new(prefix, directory, &error))
             }
         }
     });

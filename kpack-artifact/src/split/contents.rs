@@ -8,12 +8,12 @@ use kpack_format::manifest::Manifest;
 use kpack_format::{Selection, TargetId};
 
 use super::modules::Module;
-use super::report::Report;
+use super::report::SplitReport;
 use super::sources::Sources;
 use super::{Layout, Options, Unknown};
 use crate::directories::is_artifact;
 use crate::names::Role;
-use crate::tree::Tree;
+use crate::tree::ArtifactTree;
 use crate::{manifest_txt, mark, names};
 use kpack_core::words::list;
 use kpack_core::{Error, ids, shown};
@@ -24,7 +24,7 @@ use kpack_tree::{Class, DatabaseSelection, Entry, Parsed};
 /// What is in an artifact.
 pub(super) struct Contents {
     /// With the target whose artifact it is; what is to be split, or the generic artifact, first.
-    pub(super) trees: Vec<(Option<TargetId>, Tree)>,
+    pub(super) trees: Vec<(Option<TargetId>, ArtifactTree)>,
     /// The generic artifact beside the input, if this run reads the artifact of a target only. It is
     /// looked at, and this run writes none.
     pub(super) generic_beside: Option<PathBuf>,
@@ -37,7 +37,7 @@ pub(super) struct Contents {
     /// The targets that there is something for, and a file that has or names it.
     pub(super) found: BTreeMap<TargetId, PathBuf>,
     /// What is known of the result so far.
-    pub(super) report: Report,
+    pub(super) report: SplitReport,
 }
 
 /// A manifest of the input.
@@ -48,10 +48,10 @@ pub(super) struct InputManifest {
 
 impl Contents {
     pub(super) fn read(options: &Options, sources: &Sources) -> Result<Self, Error> {
-        let mut report = Report {
+        let mut report = SplitReport {
             artifact_prefix: options.artifact_prefix.clone(),
             artifact_dir: options.artifact_dir.clone(),
-            ..Report::default()
+            ..SplitReport::default()
         };
         let (trees, databases, generic_beside) = read_trees(options, sources, &mut report)?;
         refuse_contradictions(&trees)?;
@@ -136,17 +136,17 @@ pub(super) fn refuse_none_expected<'a>(
 }
 
 /// With the target whose artifact each is.
-type Trees = [(Option<TargetId>, Tree)];
+type Trees = [(Option<TargetId>, ArtifactTree)];
 
 /// What the directories of an artifact have; the databases that are split; and the generic artifact beside the input if
 /// this run writes none.
-type ReadTrees = (Vec<(Option<TargetId>, Tree)>, DatabaseSelection, Option<PathBuf>);
+type ReadTrees = (Vec<(Option<TargetId>, ArtifactTree)>, DatabaseSelection, Option<PathBuf>);
 
 /// Reads the directories of an artifact, and reports what they lack and what is in none of their prefixes.
 fn read_trees(
     options: &Options,
     sources: &Sources,
-    report: &mut Report,
+    report: &mut SplitReport,
 ) -> Result<ReadTrees, Error> {
     let split_before = match &sources[..] {
         [(_, path)] => of_earlier_split(path, &options.artifact_prefix)?,
@@ -159,7 +159,7 @@ fn read_trees(
         .fold(options.databases.clone(), |databases, noted| databases.and_rules_of(noted));
     let read = |path: &Path, databases: &DatabaseSelection| {
         let spirv = options.storage.spirv;
-        let mut tree = Tree::read_with("", path, databases, Parsed::default(), spirv)?;
+        let mut tree = ArtifactTree::read_with("", path, databases, Parsed::default(), spirv)?;
         // Nobody knows where a file belongs that cannot be classified.
         match tree.rejected.pop() {
             Some(found) => Err(Error::rejected(found.id, found.file(), &*found.text)),
@@ -267,7 +267,7 @@ fn refuse_contradictions(trees: &Trees) -> Result<(), Error> {
 
 /// Refuses binaries that were split before the link and not installed: their device code is where
 /// they were built.
-fn refuse_uninstalled(trees: &Trees, report: &mut Report) -> Result<(), Error> {
+fn refuse_uninstalled(trees: &Trees, report: &mut SplitReport) -> Result<(), Error> {
     let split = entries(trees).filter(|(.., item)| *item.class == Class::Split);
     let lookup = Lookup::default();
     for (.., item) in split {
@@ -338,7 +338,7 @@ fn size_before(trees: &Trees) -> u64 {
 }
 
 /// The manifests in the input. An unreadable one is copied like any other file.
-fn manifests(trees: &Trees, report: &mut Report) -> Result<Vec<InputManifest>, Error> {
+fn manifests(trees: &Trees, report: &mut SplitReport) -> Result<Vec<InputManifest>, Error> {
     let mut manifests = Vec::new();
     for (owner, item) in entries(trees) {
         let is_listed = owner.is_some() || !item.origin.prefix.is_empty();

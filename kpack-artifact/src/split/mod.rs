@@ -21,9 +21,9 @@ use kpack_split::split::Budget;
 
 use contents::Contents;
 
-pub use batch::{BatchOptions, BatchReport, Failure, Outcome, batch};
+pub use batch::{BatchOptions, BatchOutcome, BatchReport, Failure, batch};
 pub use options::{Layout, Options, Unknown};
-pub use report::{ArtifactReport, Report};
+pub use report::{ArtifactReport, SplitReport};
 
 /// Splits one artifact directory.
 ///
@@ -32,7 +32,7 @@ pub use report::{ArtifactReport, Report};
 /// that contradicts itself or is not what it should be, or that has nothing for any of the targets
 /// that are required, [`Error::Io`]. Nothing has appeared under its final name then, but where
 /// renaming failed half-way: there is no generic artifact then.
-pub fn split(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
+pub fn split(options: &Options, progress: &dyn Progress) -> Result<SplitReport, Error> {
     parallel::with_jobs(options.storage.jobs, || {
         let sources = sources::of_directory(options)?;
         let contents = Contents::read(options, &sources)?;

@@ -11,7 +11,7 @@ use kpack_format::names::{FileNames, Group};
 
 use super::{Layout, Options};
 use crate::manifest_txt;
-use crate::tree::Tree;
+use crate::tree::ArtifactTree;
 use kpack_core::publish::is_name_part;
 use kpack_core::{Error, ids};
 use kpack_split::host::SplitPlan;
@@ -45,7 +45,7 @@ impl Module {
     /// The fat binaries of prefixes that share archives; `None` if they have none. Names of one inode are one
     /// binary, of the first name.
     pub(super) fn read(
-        tree: &Tree,
+        tree: &ArtifactTree,
         prefixes: &[String],
         options: &Options,
     ) -> Result<Option<Self>, Error> {
@@ -190,7 +190,7 @@ impl NamedBinary<'_> {
 }
 
 /// The binaries that fat files are names of.
-fn names<'a>(tree: &Tree, fat: &[&'a Entry]) -> Result<Vec<NamedBinary<'a>>, Error> {
+fn names<'a>(tree: &ArtifactTree, fat: &[&'a Entry]) -> Result<Vec<NamedBinary<'a>>, Error> {
     let mut binaries: Vec<NamedBinary<'a>> = Vec::new();
     let mut inodes = HashMap::new();
     for item in fat {

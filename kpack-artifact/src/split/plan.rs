@@ -9,13 +9,13 @@ use kpack_format::{Selection, TargetId};
 
 use super::contents::{Contents, InputManifest};
 use super::modules::{Module, ModuleBinary};
-use super::report::Report;
+use super::report::SplitReport;
 use super::{Options, Unknown};
 use crate::code_ids;
 use crate::names::{self, Role};
-use crate::output::Output;
+use crate::output::OutputTree;
 use crate::rules::conflicts;
-use crate::tree::Tree;
+use crate::tree::ArtifactTree;
 use kpack_core::files::with_slashes;
 use kpack_core::report::{FileReport, Outcome};
 use kpack_core::words::list;
@@ -31,13 +31,13 @@ const MOST_UNKNOWN: usize = 5;
 /// The split artifacts, before they are written.
 pub(super) struct ArtifactPlan {
     /// By processor; `None` is the generic one.
-    pub(super) artifacts: BTreeMap<Option<TargetId>, Output>,
+    pub(super) artifacts: BTreeMap<Option<TargetId>, OutputTree>,
     /// What is split.
     pub(super) modules: Vec<Module>,
     /// The targets that are kept.
     pub(super) targets: Targets,
     /// What is known of the result before anything is written.
-    pub(super) report: Report,
+    pub(super) report: SplitReport,
 }
 
 /// The targets that there is something for.
@@ -97,7 +97,7 @@ pub(super) fn plan(options: &Options, mut contents: Contents) -> Result<Artifact
 }
 
 /// Reports what becomes of a module's binaries.
-fn report_module(module: &Module, targets: &Targets, options: &Options, report: &mut Report) {
+fn report_module(module: &Module, targets: &Targets, options: &Options, report: &mut SplitReport) {
     let all = module.found();
     let kept = all.iter().filter(|target| targets.keeps(target));
     let warning = warn_of_names(module.names, &options.artifact_dir, kept);
@@ -116,7 +116,7 @@ fn report_module(module: &Module, targets: &Targets, options: &Options, report: 
 }
 
 /// Reports what is worth saying about the files.
-fn report_observations(contents: &Contents, report: &mut Report) {
+fn report_observations(contents: &Contents, report: &mut SplitReport) {
     for (_, tree) in &contents.trees {
         for found in &tree.observations {
             report.device_code |=
@@ -130,8 +130,9 @@ fn report_observations(contents: &Contents, report: &mut Report) {
 }
 
 /// Reports what kernel databases lack.
-fn report_gaps(contents: &Contents, report: &mut Report) -> Result<(), Error> {
-    let read = |generic: &PathBuf| Tree::read("", generic, &Role::Generic, Parsed::default());
+fn report_gaps(contents: &Contents, report: &mut SplitReport) -> Result<(), Error> {
+    let read =
+        |generic: &PathBuf| ArtifactTree::read("", generic, &Role::Generic, Parsed::default());
     let beside = contents.generic_beside.as_ref().map(read).transpose()?;
     let own = || contents.trees.iter().map(|(_, tree)| tree);
     for gap in gaps_once_split(own().chain(&beside).flat_map(|tree| &tree.entries)) {
@@ -154,10 +155,10 @@ struct Planner<'a> {
     hosts: HashMap<&'a Path, (usize, u64)>,
     /// Archives and manifests that are written with the new device code.
     written_anew: HashSet<&'a Path>,
-    artifacts: BTreeMap<Option<TargetId>, Output>,
+    artifacts: BTreeMap<Option<TargetId>, OutputTree>,
     /// Files in no known place, by directory and by what becomes of them.
     unknown: BTreeMap<(PathBuf, Option<TargetId>), Vec<UnknownFile<'a>>>,
-    report: &'a mut Report,
+    report: &'a mut SplitReport,
 }
 
 /// A file that looks architecture-specific, in no known place.
@@ -172,7 +173,7 @@ impl<'a> Planner<'a> {
         options: &'a Options,
         contents: &'a Contents,
         targets: &'a Targets,
-        report: &'a mut Report,
+        report: &'a mut SplitReport,
     ) -> Result<Self, Error> {
         let Contents { trees, modules, manifests, .. } = contents;
         let written_anew = modules.iter().flat_map(|module| written_anew(module, targets));
@@ -188,7 +189,7 @@ impl<'a> Planner<'a> {
         let prefixes = contents.prefixes();
         let output = |target: Option<&TargetId>| {
             let name = names::artifact(&options.artifact_prefix, target);
-            let mut output = Output::new(name, contents.model(target), &contents.databases)?;
+            let mut output = OutputTree::new(name, contents.model(target), &contents.databases)?;
             output.add_prefixes(&prefixes);
             Ok::<_, Error>(output)
         };
@@ -218,7 +219,7 @@ impl<'a> Planner<'a> {
     }
 
     /// Plans the artifacts: the generic one, and those that have anything.
-    fn artifacts(mut self) -> Result<BTreeMap<Option<TargetId>, Output>, Error> {
+    fn artifacts(mut self) -> Result<BTreeMap<Option<TargetId>, OutputTree>, Error> {
         for (owner, item) in self.contents.entries() {
             self.add(owner, item)?;
         }
@@ -407,7 +408,7 @@ impl Targets {
     fn choose(
         options: &Options,
         found: BTreeMap<TargetId, PathBuf>,
-        report: &mut Report,
+        report: &mut SplitReport,
     ) -> Result<Self, Error> {
         let expected: Selection = options.targets.iter().collect();
         if expected.is_empty() || found.is_empty() {

@@ -10,7 +10,7 @@ use kpack_core::{Finding, Id, Reason, Severity};
 /// The result for one artifact directory.
 #[derive(Debug, Clone, Default, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
-pub struct Report {
+pub struct SplitReport {
     /// Name and component, such as `blas_lib`.
     pub artifact_prefix: String,
     /// The artifact directory that was read.
@@ -59,7 +59,7 @@ pub struct ArtifactReport {
     pub archives: u64,
 }
 
-impl Report {
+impl SplitReport {
     pub(super) fn note(&mut self, id: Id, path: impl Into<PathBuf>, text: impl Into<Reason>) {
         self.findings.push(Finding::new(Severity::Note, id, path, text));
     }

@@ -7,8 +7,8 @@ use kpack_core::{Finding, Severity, ids};
 use kpack_format::Selection;
 use kpack_format::names::{is_archive, is_manifest};
 
-use super::Context;
-use super::Report;
+use super::TreeContext;
+use super::VerifyReport;
 use super::artifact_sets::ArtifactSet;
 use super::artifacts::{Member, ReadSet};
 use super::original::artifacts;
@@ -38,8 +38,8 @@ pub(super) fn compare(
     path: &Path,
     unsplit: &Path,
     read: &[ReadSet<'_>],
-    context: &Context<'_>,
-    report: &mut Report,
+    context: &TreeContext<'_>,
+    report: &mut VerifyReport,
 ) -> Result<(), Error> {
     let sets = || context.artifacts.split_sets();
     if is_artifact(unsplit) {
@@ -117,8 +117,8 @@ fn artifact(
     unsplit: &Path,
     set: &ArtifactSet,
     read: &[ReadSet<'_>],
-    context: &Context<'_>,
-    report: &mut Report,
+    context: &TreeContext<'_>,
+    report: &mut VerifyReport,
 ) -> Result<(), Error> {
     let prefixes = manifest_txt::read(unsplit)?;
     let members = read.iter().find(|(own, _)| own.roots == set.roots).map(|(_, members)| members);
@@ -169,7 +169,7 @@ impl Pair<'_> {
         places.filter(|place| place.symlink_metadata().is_ok()).collect()
     }
 
-    fn compare(&self, context: &Context<'_>, report: &mut Report) -> Result<(), Error> {
+    fn compare(&self, context: &TreeContext<'_>, report: &mut VerifyReport) -> Result<(), Error> {
         let faults = report.count(Severity::Fault);
         let content = context.original.prefixes.get(&self.unsplit);
         let entries = content.map_or(&[][..], |content| &content.entries);
@@ -198,7 +198,7 @@ impl Pair<'_> {
 
     /// Says so if none of the original's files is in its place, and which directory was probably meant: one above
     /// or below one of the two.
-    fn has_nothing_in_common(&self, context: &Context<'_>) -> Option<String> {
+    fn has_nothing_in_common(&self, context: &TreeContext<'_>) -> Option<String> {
         let content = context.original.prefixes.get(&self.unsplit)?;
         let files: Vec<_> = content
             .entries
@@ -239,7 +239,7 @@ impl Pair<'_> {
 
     /// Whether an entry of the original must be there. What was moved to a target that was not asked for
     /// may have been left out.
-    fn is_compared(&self, entry: &Entry, context: &Context<'_>) -> bool {
+    fn is_compared(&self, entry: &Entry, context: &TreeContext<'_>) -> bool {
         let is_unknown = matches!(*entry.class, Class::Unknown { .. });
         is_wanted(entry, context) || is_unknown && !self.places(&entry.path).is_empty()
     }
@@ -250,9 +250,9 @@ impl Pair<'_> {
         &self,
         (path, node, class): (&Path, Node, &Class),
         is_listed: bool,
-        context: &Context<'_>,
-    ) -> Result<(Report, bool), Error> {
-        let mut report = Report::default();
+        context: &TreeContext<'_>,
+    ) -> Result<(VerifyReport, bool), Error> {
+        let mut report = VerifyReport::default();
         let unsplit = self.unsplit.join(path);
         let places = self.places(path);
         let is_directory = matches!(node, Node::Directory { .. });
@@ -296,8 +296,8 @@ impl Pair<'_> {
     fn compare_outside(
         &self,
         prefixes: &[String],
-        context: &Context<'_>,
-        report: &mut Report,
+        context: &TreeContext<'_>,
+        report: &mut VerifyReport,
     ) -> Result<(), Error> {
         let faults = report.count(Severity::Fault);
         let mut expected = BTreeSet::new();
@@ -338,8 +338,8 @@ impl Pair<'_> {
         place: &Path,
         path: &Path,
         class: &Class,
-        context: &Context<'_>,
-        report: &mut Report,
+        context: &TreeContext<'_>,
+        report: &mut VerifyReport,
     ) -> Result<(), Error> {
         let unsplit = &self.unsplit.join(path);
         let is_fat = *class == Class::Fat;
@@ -382,7 +382,7 @@ impl Pair<'_> {
 
     /// Whether the binary at `path` is one of those that stay as they are because of their SPIR-V, unless that is
     /// dropped or archived.
-    fn has_only_spirv(&self, path: &Path, context: &Context<'_>) -> bool {
+    fn has_only_spirv(&self, path: &Path, context: &TreeContext<'_>) -> bool {
         let content = context.original.prefixes.get(&self.unsplit);
         let mut observed = content.into_iter().flat_map(|content| &content.observations);
         observed.any(|found| found.id == ids::SPIRV_KEPT && found.path.as_deref() == Some(path))
@@ -392,8 +392,8 @@ impl Pair<'_> {
     fn nothing_added(
         &self,
         expected: &BTreeSet<PathBuf>,
-        context: &Context<'_>,
-        report: &mut Report,
+        context: &TreeContext<'_>,
+        report: &mut VerifyReport,
     ) -> Result<(), Error> {
         for SplitRoot { path: root, read } in self.roots.iter().filter(|root| root.path.is_dir()) {
             let walked;
@@ -429,7 +429,7 @@ impl Pair<'_> {
 }
 
 /// Whether the caller did not leave out its target.
-fn is_wanted(entry: &Entry, context: &Context<'_>) -> bool {
+fn is_wanted(entry: &Entry, context: &TreeContext<'_>) -> bool {
     let named: Selection = context.files.options.targets.iter().collect();
     named.is_empty() || entry.class.target().is_none_or(|target| named.matches(target))
 }

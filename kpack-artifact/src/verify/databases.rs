@@ -2,8 +2,8 @@
 
 use std::path::Path;
 
-use super::Context;
-use super::Report;
+use super::TreeContext;
+use super::VerifyReport;
 use kpack_core::Error;
 use kpack_core::words::counted;
 use kpack_core::{Finding, Severity, ids};
@@ -15,8 +15,8 @@ use kpack_tree::{Only, Tree, Walk};
 /// and belong together.
 pub(super) fn verify(
     prefix: &Path,
-    context: &Context<'_>,
-    report: &mut Report,
+    context: &TreeContext<'_>,
+    report: &mut VerifyReport,
 ) -> Result<(), Error> {
     let faults = report.count(Severity::Fault);
     let (databases, parsed) = (context.kernel_files, context.known());
@@ -47,7 +47,7 @@ pub(super) fn verify(
 
 /// Reports what databases lack: a fault for targets that were asked for, a note for others, and for
 /// what the unsplit tree lacks as well.
-pub(super) fn report_gaps(gaps: Vec<Gap>, context: &Context<'_>, report: &mut Report) {
+pub(super) fn report_gaps(gaps: Vec<Gap>, context: &TreeContext<'_>, report: &mut VerifyReport) {
     for gap in gaps {
         let mut targets = gap.targets.iter();
         let is_asked_for = targets.len() == 0

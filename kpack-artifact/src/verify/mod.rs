@@ -20,10 +20,10 @@ use kpack_tree::kernel_files::KernelFiles;
 use kpack_tree::{DatabaseSelection, Known, Parsed};
 use original::Original;
 
-pub use kpack_split::verify::{Options, Report};
+pub use kpack_split::verify::{Options, VerifyReport};
 
 /// What the checks of trees share.
-struct Context<'a> {
+struct TreeContext<'a> {
     /// What is read once, and the options.
     files: &'a files::Context<'a>,
     artifacts: &'a Artifacts,
@@ -33,7 +33,7 @@ struct Context<'a> {
     original: Original,
 }
 
-impl Context<'_> {
+impl TreeContext<'_> {
     fn known(&self) -> Parsed<'_> {
         known(self.files)
     }
@@ -54,7 +54,7 @@ pub fn verify(
     paths: &[PathBuf],
     options: &Options,
     progress: &dyn Progress,
-) -> Result<Report, Error> {
+) -> Result<VerifyReport, Error> {
     verify_with_kernel_files(paths, options, &[], progress)
 }
 
@@ -68,7 +68,7 @@ pub fn verify_with_kernel_files(
     options: &Options,
     rules: &[KernelFiles],
     progress: &dyn Progress,
-) -> Result<Report, Error> {
+) -> Result<VerifyReport, Error> {
     let kernel_files = DatabaseSelection::new(Known::Auto, rules.to_vec());
     let jobs = options.jobs.unwrap_or_else(processors);
     parallel::with_jobs(jobs, || verify_all(paths, options, &kernel_files, progress))
@@ -79,8 +79,8 @@ fn verify_all(
     options: &Options,
     kernel_files: &DatabaseSelection,
     progress: &dyn Progress,
-) -> Result<Report, Error> {
-    let mut report = Report::default();
+) -> Result<VerifyReport, Error> {
+    let mut report = VerifyReport::default();
     let artifacts = Artifacts::find(paths)?;
     let lookup = Lookup::in_overlay(artifacts.overlay().clone());
     let mut files = files::Context::new(options, lookup, &artifacts);
@@ -113,7 +113,7 @@ fn verify_all(
     let found = files.find(paths, &mut report)?;
     files.verify(&found, progress, &mut report)?;
     files.unused_kernels(paths, &found, &mut report);
-    let context = Context { files: &files, artifacts: &artifacts, kernel_files, original };
+    let context = TreeContext { files: &files, artifacts: &artifacts, kernel_files, original };
     let sets = artifacts::verify(&context, &mut report)?;
     for path in paths.iter().filter(|path| path.is_dir()) {
         if !artifacts.covers(path) {
@@ -134,7 +134,7 @@ fn verify_all(
 
 /// Says that nothing is split in what was verified. That is a fault if `for_targets` were asked for, because
 /// nobody verifies an unsplit tree for some targets on purpose.
-fn nothing_split(for_targets: bool, report: &mut Report) {
+fn nothing_split(for_targets: bool, report: &mut VerifyReport) {
     const OF_SPLIT: [kpack_core::Id; 4] =
         [ids::MARKER_SOUND, ids::CODE_FOUND, ids::ARCHIVE_SOUND, ids::MANIFEST_SOUND];
     let fat = report.findings.iter().filter(|found| found.id == ids::FAT_BINARY).count();
@@ -154,7 +154,7 @@ fn nothing_split(for_targets: bool, report: &mut Report) {
 }
 
 /// Reports a directory with nothing to verify: it is probably the wrong one.
-fn nothing_checked(path: &Path, report: &mut Report) {
+fn nothing_checked(path: &Path, report: &mut VerifyReport) {
     let real = path.canonicalize();
     let is_below = |check: &Finding| {
         let mut roots = [Some(path), real.as_deref().ok()].into_iter().flatten();

@@ -4,7 +4,7 @@
 use std::collections::BTreeMap;
 use std::fs;
 
-use kpack_artifact::split::{BatchOptions, BatchReport, Options, Outcome, batch};
+use kpack_artifact::split::{BatchOptions, BatchOutcome, BatchReport, Options, batch};
 use kpack_core::ids;
 use kpack_split::Error;
 use kpack_split::install;
@@ -28,7 +28,7 @@ fn batch_of(parent: &Tree, output: &Tree, targets: &[&str]) -> Result<BatchRepor
 
 fn failure(report: &BatchReport) -> &str {
     match &report.artifacts[..] {
-        [Outcome::Failed(failure)] => &failure.error,
+        [BatchOutcome::Failed(failure)] => &failure.error,
         other => panic!("{other:?}"),
     }
 }
@@ -117,7 +117,7 @@ fn a_batch_of_split_artifacts_gives_the_same() {
     input.write("build.log", "in no prefix");
     run(&options(&input, &first));
     let report = batch_of(&first, &second, &[]).unwrap();
-    let [Outcome::Split(report)] = &report.artifacts[..] else {
+    let [BatchOutcome::Split(report)] = &report.artifacts[..] else {
         panic!("{report:?}");
     };
     assert_eq!((report.already_split, report.device_code), (3, true));
@@ -245,7 +245,7 @@ fn code_objects_that_the_generic_artifact_names_are_complete() {
     assert_eq!(warnings(&run(&options(&input, &first))), [""; 0]);
     let again = Tree::new();
     let report = batch_of(&first, &again, &[]).unwrap();
-    let [Outcome::Split(report)] = &report.artifacts[..] else {
+    let [BatchOutcome::Split(report)] = &report.artifacts[..] else {
         panic!("{report:?}");
     };
     assert_eq!(warnings(report), [""; 0]);

@@ -8,7 +8,7 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use kpack_artifact::split::{BatchOptions, Options, Outcome, Unknown, batch, split};
+use kpack_artifact::split::{BatchOptions, BatchOutcome, Options, Unknown, batch, split};
 use kpack_core::ids;
 use kpack_split::Error;
 use kpack_split::install;
@@ -431,8 +431,8 @@ fn one_artifact_of_a_batch_that_fails_does_not_stop_the_others() {
         .artifacts
         .iter()
         .map(|outcome| match outcome {
-            Outcome::Split(report) => (report.artifact_prefix.as_str(), true),
-            Outcome::Failed(failure) => (failure.artifact_prefix.as_str(), false),
+            BatchOutcome::Split(report) => (report.artifact_prefix.as_str(), true),
+            BatchOutcome::Failed(failure) => (failure.artifact_prefix.as_str(), false),
         })
         .collect();
     assert_eq!(prefixes, [("blas_lib", true), ("fft_lib", false), ("sparse_run", true)]);

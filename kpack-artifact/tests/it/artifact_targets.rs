@@ -5,7 +5,9 @@ use crate::markers;
 use kpack_core::{Severity, ids};
 use std::fs;
 
-use kpack_artifact::split::{BatchOptions, BatchReport, Layout, Options, Outcome, Report, batch};
+use kpack_artifact::split::{
+    BatchOptions, BatchOutcome, BatchReport, Layout, Options, SplitReport, batch,
+};
 use kpack_format::TargetId;
 use kpack_split::Error;
 use kpack_split::install::Unexpected;
@@ -192,7 +194,7 @@ fn an_artifact_of_a_batch_without_the_expected_targets_is_generic_alone() {
         (output, report)
     };
     let (output, report) = split(Layout::Module);
-    let Some(Outcome::Split(fft)) = report.artifacts.last() else { panic!("{report:#?}") };
+    let Some(BatchOutcome::Split(fft)) = report.artifacts.last() else { panic!("{report:#?}") };
     assert_eq!((fft.artifacts.len(), &*fft.left_out), (1, &["gfx942".to_owned()][..]));
     let nothing = ": no device code for gfx1201 (found gfx942)".to_owned();
     assert!(warnings(fft).contains(&nothing), "{fft:#?}");
@@ -351,12 +353,12 @@ fn an_artifact_of_a_batch_may_have_nothing_for_the_expected_targets() {
     let parent = parent(&[("fft_lib", "gfx942"), ("docs_doc", ""), ("blas_lib", "gfx1100")]);
     let output = Tree::new();
     let report = batch_for(&parent, &output, &["gfx942", "gfx1201"]).unwrap();
-    let reports: Vec<&Report> = report
+    let reports: Vec<&SplitReport> = report
         .artifacts
         .iter()
         .map(|outcome| match outcome {
-            Outcome::Split(report) => report,
-            Outcome::Failed(failure) => panic!("{failure:?}"),
+            BatchOutcome::Split(report) => report,
+            BatchOutcome::Failed(failure) => panic!("{failure:?}"),
         })
         .collect();
     let names: Vec<&str> = reports.iter().map(|r| r.artifact_prefix.as_str()).collect();

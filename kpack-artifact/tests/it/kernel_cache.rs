@@ -9,7 +9,7 @@ use crate::planned::{CONFIGURATION, assert_said, planned, recombine, said, with_
 use crate::shards::{PREFIX, three_shards};
 use crate::verified::{check, check_with, checks, faults};
 use kpack_artifact::sizes::measure;
-use kpack_artifact::split::{Options, Report, split};
+use kpack_artifact::split::{Options, SplitReport, split};
 use kpack_core::{Severity, ids};
 use kpack_tests::tree::{Tree, copy_file, write};
 use rusqlite::{Connection, params};
@@ -82,7 +82,7 @@ fn artifact(write: impl FnOnce(&Path)) -> Tree {
     tree
 }
 
-fn split_it(tree: &Tree) -> Report {
+fn split_it(tree: &Tree) -> SplitReport {
     split(&Options::new(tree.path("in"), tree.path("out"), "fft_lib"), &()).unwrap()
 }
 

@@ -14,7 +14,7 @@ use super::kernel_files::KernelFilesArguments;
 use super::output::{self, Text, count};
 use super::print::print;
 use super::progress::{Bar, FILES};
-use kpack_artifact::verify::{self, Options, Report};
+use kpack_artifact::verify::{self, Options, VerifyReport};
 use kpack_core::{Error, Severity};
 
 /// Verify binaries, archives, manifests, install prefixes or artifact directories
@@ -60,7 +60,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
 }
 
 /// Prints the checks that fail and a summary, or all with `--verbose`. Returns the exit code.
-pub(super) fn report_checks(report: &Report) -> Result<ExitCode, Error> {
+pub(super) fn report_checks(report: &VerifyReport) -> Result<ExitCode, Error> {
     if print().json {
         output::json(report)?;
     } else {
@@ -84,7 +84,7 @@ pub(super) fn report_checks(report: &Report) -> Result<ExitCode, Error> {
 }
 
 /// How many checks there were, and what came of them.
-fn summary(report: &Report) -> String {
+fn summary(report: &VerifyReport) -> String {
     let of = |severity| report.count(severity) as u64;
     let mut text = format!(
         "{}, {}",

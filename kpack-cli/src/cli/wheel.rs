@@ -18,7 +18,7 @@ use super::progress::{Bar, DEVICE_CODE};
 use super::storage::{StorageArguments, Variants};
 use super::verify;
 use kpack_core::{Error, Finding};
-use kpack_wheel::{self as wheel, Description, Options, Report, VerifyOptions};
+use kpack_wheel::{self as wheel, Description, Options, VerifyOptions, WheelReport};
 
 /// Split Python wheels: a host wheel without device code, and a small device wheel for each GPU
 #[derive(Debug, Args)]
@@ -159,8 +159,8 @@ struct WheelFile<'a> {
     extra: Option<&'a str>,
 }
 
-impl<'a> From<&'a Report> for SplitReport<'a> {
-    fn from(report: &'a Report) -> Self {
+impl<'a> From<&'a WheelReport> for SplitReport<'a> {
+    fn from(report: &'a WheelReport) -> Self {
         let inputs =
             report.inputs.iter().map(|(path, size)| WheelFile { path, size: *size, extra: None });
         let wheels = report.wheels.iter().map(|wheel| WheelFile {

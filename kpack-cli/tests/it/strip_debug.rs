@@ -130,7 +130,7 @@ fn without_debug(code: &[u8]) -> Vec<u8> {
     out
 }
 
-fn against(tree: &Tree, path: &str) -> verify::Report {
+fn against(tree: &Tree, path: &str) -> verify::VerifyReport {
     check_with(tree, path, Some("fat"), &[])
 }
 

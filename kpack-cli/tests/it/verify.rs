@@ -11,7 +11,7 @@ use std::process::Command;
 
 use crate::verified::{assert_found, check, check_with, faults};
 use kpack_artifact::split;
-use kpack_artifact::verify::{self, Report, verify};
+use kpack_artifact::verify::{self, VerifyReport, verify};
 use kpack_format::archive::{ArchiveWriter, Encoder, Scheme};
 use kpack_format::digest::blake3;
 use kpack_format::manifest::Manifest;
@@ -39,7 +39,7 @@ fn installed() -> Tree {
     tree
 }
 
-fn against(tree: &Tree) -> Report {
+fn against(tree: &Tree) -> VerifyReport {
     check_with(tree, BINARY, Some("fat.so"), &[])
 }
 

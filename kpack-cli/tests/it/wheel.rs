@@ -19,7 +19,7 @@ use kpack_tests::fixture::{Wheel, add_and_mul, code, library_file};
 use kpack_tests::process::{run, try_run};
 use kpack_tests::require::tool;
 use kpack_tests::tree::Tree;
-use kpack_wheel::{Options, Report, split};
+use kpack_wheel::{Options, WheelReport, split};
 use tar::EntryType;
 
 /// A wheel of a package with a fat binary, and something of everything else.
@@ -28,7 +28,7 @@ fn wheel(file: &str) -> Wheel {
 }
 
 /// Splits the wheels in the tree into `out`.
-fn run_split<W: Into<PathBuf>>(tree: &Tree, wheels: impl IntoIterator<Item = W>) -> Report {
+fn run_split<W: Into<PathBuf>>(tree: &Tree, wheels: impl IntoIterator<Item = W>) -> WheelReport {
     let options = Options::new(wheels, tree.path("out"));
     split(&options, &()).unwrap_or_else(|error| panic!("{}", error.in_one_line()))
 }

@@ -41,7 +41,7 @@ pub struct Compression<'a> {
 }
 
 /// Compressed code objects.
-pub struct Compressed {
+pub struct CompressedCode {
     /// One archive per target.
     pub archives: BTreeMap<TargetId, ArchiveWriter<File>>,
     /// The debug information that they have, or had.
@@ -77,7 +77,7 @@ pub fn compress(
     wanted: &(dyn Fn(&TargetId) -> bool + Sync),
     compression: &Compression<'_>,
     progress: &dyn Progress,
-) -> Result<Compressed, Error> {
+) -> Result<CompressedCode, Error> {
     let run = Run {
         compression,
         debug: DebugTotals::default(),
@@ -137,7 +137,7 @@ pub fn compress(
     if compression.storage.complete_variants {
         variants::complete(&mut archives, compression.scratch)?;
     }
-    Ok(Compressed { archives, debug })
+    Ok(CompressedCode { archives, debug })
 }
 
 /// A code object identical to one that another thread handles or handled.
@@ -158,12 +158,12 @@ struct Run<'a> {
     sizes: Mutex<HashSet<(TargetId, u64)>>,
     /// Idle encoders.
     encoders: Mutex<Vec<Encoder>>,
-    output: Mutex<Output>,
+    output: Mutex<PendingArchives>,
 }
 
 /// Archives, and what is to be added to them.
 #[derive(Default)]
-struct Output {
+struct PendingArchives {
     archives: BTreeMap<TargetId, ArchiveWriter<File>>,
     /// The number after that of the last job whose result was taken.
     next: usize,
@@ -186,7 +186,7 @@ impl Addition {
     }
 }
 
-impl Output {
+impl PendingArchives {
     fn insert(&mut self, number: usize, addition: Option<Addition>) {
         self.early_size += addition.as_ref().map_or(0, Addition::size);
         let at = self.early.partition_point(|(other, _)| *other > number);
@@ -323,7 +323,7 @@ mod tests {
     /// What job 0, 1 … stored, of these sizes, in the order in which the jobs end: the jobs whose code
     /// objects are added after each.
     fn added(jobs: &[(usize, u64)]) -> Vec<Vec<String>> {
-        let mut output = Output::default();
+        let mut output = PendingArchives::default();
         let add = |(number, size): &(usize, u64)| {
             let encoded =
                 Encoded { bytes: vec![0; *size as usize], original_size: 1, checksum: [0; 32] };

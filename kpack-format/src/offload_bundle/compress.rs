@@ -111,10 +111,7 @@ mod tests {
     #[test]
     fn every_version_and_method_is_read_back() {
         let code = vec![7; 100_000];
-        let inside = plain([
-            (HOST_ENTRY, &[][..]),
-            ("hip-amdgcn-amd-amdhsa--gfx90a", &code),
-        ]);
+        let inside = plain([(HOST_ENTRY, &[][..]), ("hip-amdgcn-amd-amdhsa--gfx90a", &code)]);
         let mut hashes = Vec::new();
         for (version, method) in [
             (1, Method::Zlib),

@@ -23,8 +23,8 @@ use kpack_format::names::Group;
 use crate::input::{self, ClosedBinary, Lookup, Prefix};
 use crate::parallel;
 use crate::split::{
-    self, Budget, Compressed, Compression, DebugFiles, FatFile, PackedCode, Presplit, Treatment,
-    variants,
+    self, Budget, CompressedCode, Compression, DebugFiles, FatFile, PackedCode, Presplit,
+    Treatment, variants,
 };
 use crate::{Error, ids};
 use apply::InstallRun;
@@ -123,7 +123,7 @@ fn attempt(
     // Those for variants that only other binaries of the module have code for.
     let completed =
         Vec::from_iter(others.keys().filter(|target| wanted.may_write(target)).cloned());
-    let Compressed { archives, debug } =
+    let CompressedCode { archives, debug } =
         archives(&compression, &fat, &wants, &completed, progress)?;
     report.findings.extend(debug.findings(&options.storage.debug, &kpacks.path));
     let path = |name: &str| prefix.root().path().join(name);
@@ -187,7 +187,7 @@ fn archives(
     wants: &(dyn Fn(&TargetId) -> bool + Sync),
     completed: &[TargetId],
     progress: &dyn Progress,
-) -> Result<Compressed, Error> {
+) -> Result<CompressedCode, Error> {
     let sources: Vec<(String, &PackedCode)> = fat
         .iter()
         .filter_map(|binary| Some((binary.located.name.clone(), &binary.fat()?.code)))

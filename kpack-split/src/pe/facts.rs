@@ -118,7 +118,7 @@ fn add_imports<S: ReadAt>(image: &Image<S>, facts: &mut Facts) -> Result<(), Bin
                 names => names,
             };
             let names = or_refused(imports.thunks(address))?;
-            add_names(facts, library, names, |thunk| imports.import::<Headers>(thunk))?;
+            add_names(facts, library, names, |thunk| imports.import::<NtHeaders>(thunk))?;
         }
     }
     let delayed = section_with(image, pe::IMAGE_DIRECTORY_ENTRY_DELAY_IMPORT)?;
@@ -129,13 +129,13 @@ fn add_imports<S: ReadAt>(image: &Image<S>, facts: &mut Facts) -> Result<(), Bin
             let library = or_refused(imports.name(descriptor.dll_name_rva.get(LE)))?;
             facts.add_text("DLLs needed later", library)?;
             let names = or_refused(imports.thunks(descriptor.import_name_table_rva.get(LE)))?;
-            add_names(facts, library, names, |thunk| imports.import::<Headers>(thunk))?;
+            add_names(facts, library, names, |thunk| imports.import::<NtHeaders>(thunk))?;
         }
     }
     Ok(())
 }
 
-type Headers = pe::ImageNtHeaders64;
+type NtHeaders = pe::ImageNtHeaders64;
 
 /// Adds what is imported from a DLL.
 fn add_names<'d>(
@@ -145,7 +145,7 @@ fn add_names<'d>(
     import: impl Fn(pe::ImageThunkData64) -> object::read::Result<Import<'d>>,
 ) -> Result<(), BinaryError> {
     let text = String::from_utf8_lossy(library);
-    while let Some(thunk) = or_refused(names.next::<Headers>())? {
+    while let Some(thunk) = or_refused(names.next::<NtHeaders>())? {
         let number;
         let name = match or_refused(import(thunk))? {
             Import::Name(_, name) => name,

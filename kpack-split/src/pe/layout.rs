@@ -42,7 +42,7 @@ impl PePlan {
             );
         }
         let split = SplitCode::new(image, code, size);
-        let headers = Headers::with(image, split.rest.iter().len())?;
+        let headers = ResultHeaders::with(image, split.rest.iter().len())?;
         let gaps = Gaps::new([headers.gap(), Gap::cut(split.cut.clone())]);
 
         let mut edits = Edits::default();
@@ -166,13 +166,13 @@ pub(super) fn zeroed(flags: pe::SectionFlags) -> pe::SectionFlags {
 }
 
 /// The headers of the result.
-pub(super) struct Headers {
+pub(super) struct ResultHeaders {
     /// Their size in the input.
     old: u64,
     pub(super) size: u64,
 }
 
-impl Headers {
+impl ResultHeaders {
     /// With `more` section headers. If they do not fit, everything after the headers moves.
     pub(super) fn with<S: ReadAt>(image: &Image<S>, more: usize) -> Result<Self, BinaryError> {
         let old = image.headers_size();

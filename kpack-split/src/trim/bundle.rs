@@ -30,15 +30,15 @@ const PIECE: u64 = 1 << 20;
 const MOST_AT_ONCE: u64 = 32 << 20;
 
 /// Code by target, in bytes.
-pub(super) type Sizes = BTreeMap<TargetId, u64>;
+pub(super) type SizeByTarget = BTreeMap<TargetId, u64>;
 
 /// A bundle as it will be.
 pub(super) struct TrimmedBundle {
     /// Size in bytes.
     pub(super) size: u64,
     /// The code that stays, and the code that goes.
-    pub(super) stays: Sizes,
-    pub(super) goes: Sizes,
+    pub(super) stays: SizeByTarget,
+    pub(super) goes: SizeByTarget,
     content: BundleBytes,
 }
 
@@ -243,8 +243,8 @@ impl TrimmedBundle {
         let stay = keep.entries(bundle);
         let mut new = Self {
             size: bundle.size,
-            stays: Sizes::new(),
-            goes: Sizes::new(),
+            stays: SizeByTarget::new(),
+            goes: SizeByTarget::new(),
             content: BundleBytes::Same(at..at.saturating_add(bundle.size)),
         };
         for (entry, stays) in bundle.entries.iter().zip(&stay) {

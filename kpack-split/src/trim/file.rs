@@ -12,7 +12,7 @@ use kpack_format::TargetId;
 use kpack_format::digest::Blake3;
 use kpack_format::offload_bundle::{Bundle, BundleError, Format};
 
-use super::bundle::{BundleFailure, BundleSource, Sizes, TrimmedBundle};
+use super::bundle::{BundleFailure, BundleSource, SizeByTarget, TrimmedBundle};
 use super::{Keep, Scratch};
 use crate::device_code::{DeviceCode, NewCode};
 use crate::elf::{BinaryError, Wrapper};
@@ -583,7 +583,7 @@ fn keep_times(new: &File, old: &File) -> io::Result<()> {
     new.set_times(times)
 }
 
-fn sum<'a>(all: impl Iterator<Item = &'a Sizes>) -> BTreeMap<TargetId, u64> {
+fn sum<'a>(all: impl Iterator<Item = &'a SizeByTarget>) -> BTreeMap<TargetId, u64> {
     let mut sum = BTreeMap::new();
     for (target, size) in all.flatten() {
         *sum.entry(target.clone()).or_default() += size;

@@ -7,7 +7,7 @@ use std::io::{BufReader, Read, Seek, SeekFrom};
 use std::path::Path;
 
 use super::context::{Context, Options};
-use super::report::Report;
+use super::report::VerifyReport;
 use crate::input::{CodePlace, Resolver};
 use crate::join;
 use kpack_core::{Id, Severity, ids};
@@ -32,7 +32,7 @@ pub(super) fn compare(
     binary: &LinkedBinary,
     original: &Path,
     context: &Context<'_>,
-    report: &mut Report,
+    report: &mut VerifyReport,
 ) -> Result<(), Error> {
     let path = &binary.path;
     let unsplit = context.parsed.open(original)?;
@@ -342,7 +342,7 @@ fn compare_code(
     fat: &FatBinary,
     mut kernels: SplitKernels,
     options: &Options,
-    report: &mut Report,
+    report: &mut VerifyReport,
 ) -> Result<(), Error> {
     let faults = report.count(Severity::Fault);
     let wrappers = &fat.wrappers;

@@ -9,7 +9,7 @@ use kpack_format::archive::{Archive, Targets, Toc};
 use kpack_format::names::Group;
 
 use super::context::Context;
-use super::report::Report;
+use super::report::VerifyReport;
 use crate::input::{KernelNames, check};
 use kpack_core::parallel::lock;
 use kpack_core::words::{counted, list_some};
@@ -22,7 +22,7 @@ const MOST_ORDINALS: usize = 8;
 pub(super) fn verify(
     path: &Path,
     context: &Context<'_>,
-    report: &mut Report,
+    report: &mut VerifyReport,
 ) -> Result<bool, Error> {
     let faults = report.count(Severity::Fault);
     let archive = report.accepted(path, context.lookup.archives.open(path))?;
@@ -67,7 +67,7 @@ pub(super) fn verify(
 }
 
 /// Reports stored code objects that no kernel names; `count` is the number of all.
-fn without_kernels(path: &Path, toc: &Toc, count: usize, report: &mut Report) {
+fn without_kernels(path: &Path, toc: &Toc, count: usize, report: &mut VerifyReport) {
     let entries = toc.kernels.values().flat_map(Targets::values);
     let named: BTreeSet<usize> = entries.map(|entry| entry.ordinal as usize).collect();
     let unnamed: Vec<usize> = (0..count).filter(|ordinal| !named.contains(ordinal)).collect();
@@ -87,7 +87,7 @@ fn code_objects<R: Read + Seek>(
     path: &Path,
     toc: &Toc,
     archive: &mut Archive<R>,
-    report: &mut Report,
+    report: &mut VerifyReport,
 ) -> Result<Vec<(u32, Option<KernelNames>)>, Error> {
     // The first kernel that shares a code object, for each target that lists it.
     let mut shared: BTreeMap<u32, BTreeMap<&str, &str>> = BTreeMap::new();
@@ -168,7 +168,7 @@ mod tests {
         let bytes = [&head[..], &[0; 48], &[7; 1000], &toc].concat();
         let mut counting = Counting(Cursor::new(bytes), 0);
         let mut archive = Archive::open(&mut counting).unwrap();
-        let (toc, mut report) = (archive.toc().clone(), Report::default());
+        let (toc, mut report) = (archive.toc().clone(), VerifyReport::default());
 
         // When it is verified.
         let path = Path::new("vec.kpack");

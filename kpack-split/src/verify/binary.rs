@@ -12,7 +12,7 @@ use kpack_format::{Delivery, TargetId, code_id};
 
 use super::context::Context;
 use super::device_code;
-use super::report::Report;
+use super::report::VerifyReport;
 use super::resolution;
 use crate::elf::{DeviceCode, FatBinary, NoDeviceCode, SplitWrapper};
 use crate::input::{LinkedBinary, MarkerGroup, prefix_of};
@@ -26,7 +26,7 @@ pub(super) fn verify(
     binary: &LinkedBinary,
     asked_for: bool,
     context: &Context<'_>,
-    report: &mut Report,
+    report: &mut VerifyReport,
 ) -> Result<(), Error> {
     let in_data = report.accepted(&binary.path, binary.bundles_in_data())?;
     if let Some(text) = in_data.flatten() {
@@ -59,7 +59,7 @@ pub(super) fn verify(
     Ok(())
 }
 
-fn not_split(path: &Path, fat: &FatBinary, report: &mut Report) {
+fn not_split(path: &Path, fat: &FatBinary, report: &mut VerifyReport) {
     let mut text =
         format!("not split: a fat binary with {}", counted(fat.wrappers.len(), "wrapper"));
     if !fat.split_before.is_empty() {
@@ -76,7 +76,7 @@ fn wanted_are_there(
     binary: &LinkedBinary,
     fat: &FatBinary,
     context: &Context<'_>,
-    report: &mut Report,
+    report: &mut VerifyReport,
 ) -> Result<(), Error> {
     let path = &binary.path;
     let Some(targets) = report.accepted(path, binary.targets(fat, &|_| true))? else {
@@ -100,7 +100,7 @@ fn check(
     binary: &LinkedBinary,
     wrappers: &[SplitWrapper],
     context: &Context<'_>,
-    report: &mut Report,
+    report: &mut VerifyReport,
 ) -> Result<(), Error> {
     let faults = report.count(Severity::Fault);
     let path = &binary.path;
@@ -123,7 +123,7 @@ fn check(
 }
 
 /// Checks that the system would load it.
-fn loads(binary: &LinkedBinary, report: &mut Report) -> Result<(), Error> {
+fn loads(binary: &LinkedBinary, report: &mut VerifyReport) -> Result<(), Error> {
     let path = &binary.path;
     if let Err(error) = binary.image.check_loaded() {
         report.fault(ids::DAMAGED_BINARY, path, error);
@@ -143,7 +143,7 @@ fn joined(
     binary: &LinkedBinary,
     fat: &FatBinary,
     context: &Context<'_>,
-    report: &mut Report,
+    report: &mut VerifyReport,
 ) -> Result<(), Error> {
     let path = &binary.path;
     let read = binary.kept_marker().and_then(|marker| {
@@ -198,7 +198,7 @@ fn check_group(
     group: &MarkerGroup,
     faults: usize,
     context: &Context<'_>,
-    report: &mut Report,
+    report: &mut VerifyReport,
 ) -> Result<(), Error> {
     let path = &binary.path;
     let marker = &group.marker;
@@ -240,7 +240,7 @@ fn check_group(
 }
 
 /// Checks that the section of its device code is empty.
-fn converted(binary: &LinkedBinary, report: &mut Report) -> Result<(), Error> {
+fn converted(binary: &LinkedBinary, report: &mut VerifyReport) -> Result<(), Error> {
     let left = binary.image.code_left().map_err(|e| binary.error(e))?;
     if let Some(text) = left {
         report.fault(ids::DEVICE_CODE_LEFT, &binary.path, text);
@@ -255,7 +255,7 @@ fn in_order(
     wrappers: &[SplitWrapper],
     groups: &[MarkerGroup],
     others_are_kept: bool,
-    report: &mut Report,
+    report: &mut VerifyReport,
 ) {
     let mut next_of_name: BTreeMap<&str, u32> = BTreeMap::new();
     let mut next_of_marker: BTreeMap<u64, u32> = BTreeMap::new();
@@ -287,7 +287,7 @@ fn in_order(
 }
 
 /// Checks that search paths are relative, stay in the install prefix, and contain the target.
-fn search_paths_hold(path: &Path, marker: &Marker, kernel_name: &str, report: &mut Report) {
+fn search_paths_hold(path: &Path, marker: &Marker, kernel_name: &str, report: &mut VerifyReport) {
     // An object's name is not a path.
     if !is_object(kernel_name) && !stays_inside(Path::new(""), Path::new(kernel_name)) {
         let text = format!("the kernel name `{kernel_name}` is not a path in an install prefix");

@@ -9,7 +9,7 @@ use kpack_core::files::{check_bundle, failed_code_object};
 use kpack_core::{Error, ids};
 use kpack_format::offload_bundle::{Bundle, Format};
 
-use super::report::Report;
+use super::report::VerifyReport;
 use crate::elf::Wrapper;
 use crate::input::{
     self, FileKind, LinkedBinary, RangeReader, bundle_error, by_bundle, open_bundle, wrapper_error,
@@ -19,7 +19,7 @@ use crate::input::{
 pub(super) fn bundles(
     binary: &LinkedBinary,
     wrappers: &[Wrapper],
-    report: &mut Report,
+    report: &mut VerifyReport,
 ) -> Result<(), Error> {
     let (path, file) = (&binary.path, binary.image.source());
     for sharing in by_bundle(wrappers.iter()) {
@@ -34,7 +34,7 @@ pub(super) fn bundles(
 }
 
 /// Verifies the bundles in the data of a binary. What only begins like a bundle is none.
-pub(super) fn in_data(binary: &LinkedBinary, report: &mut Report) -> Result<(), Error> {
+pub(super) fn in_data(binary: &LinkedBinary, report: &mut VerifyReport) -> Result<(), Error> {
     let (path, file) = (&binary.path, binary.image.source());
     let sections = binary.image.bundles_in_data().map_err(|error| binary.error(error));
     for section in report.accepted(path, sections)?.unwrap_or_default() {
@@ -93,7 +93,7 @@ pub(super) fn is_named_like_it(path: &Path) -> bool {
 }
 
 /// The check that a file of device code passed.
-pub(super) fn sound(path: &Path, kind: FileKind, report: &mut Report) {
+pub(super) fn sound(path: &Path, kind: FileKind, report: &mut VerifyReport) {
     let what = if kind == FileKind::CodeObject { "code object" } else { "bundle" };
     report.ok(ids::DEVICE_CODE_SOUND, path, format!("an undamaged {what}"));
 }

@@ -11,7 +11,7 @@ use kpack_core::words::list_some;
 use kpack_core::{Error, Reason, Severity, ids};
 
 use super::context::Context;
-use super::report::Report;
+use super::report::VerifyReport;
 use crate::input::{CodePlace, KernelNames, LinkedBinary, NameHash, Resolver};
 
 /// Maximum number of kernels to name.
@@ -29,7 +29,7 @@ pub(super) fn verify(
     places: &KernelPlaces,
     resolver: &Resolver,
     context: &Context<'_>,
-    report: &mut Report,
+    report: &mut VerifyReport,
 ) -> Result<(), Error> {
     let mut differing: BTreeMap<u32, OfTargets<'_>> = BTreeMap::new();
     for (index, of_index) in places {

@@ -8,13 +8,17 @@ use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::names::Group;
 
 use super::context::{Context, means};
-use super::report::Report;
+use super::report::VerifyReport;
 use crate::input::{Archives, manifest_parts, open, or_refused, read_manifest};
 use kpack_core::files::directory_of;
 use kpack_core::words::{counted, list};
 use kpack_core::{Error, Id, Reason, ids};
 
-pub(super) fn verify(path: &Path, context: &Context<'_>, report: &mut Report) -> Result<(), Error> {
+pub(super) fn verify(
+    path: &Path,
+    context: &Context<'_>,
+    report: &mut VerifyReport,
+) -> Result<(), Error> {
     let manifest = report.accepted(path, read_manifest(path))?;
     let Some(manifest) = manifest else {
         return Ok(());

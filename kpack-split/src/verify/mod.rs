@@ -1,7 +1,7 @@
 //! Verifies binaries, archives and manifests: single files, and those of an install prefix. `kpack-artifact` verifies
 //! trees of artifacts with it.
 //!
-//! Findings go into a [`Report`]; an error means that the verification itself failed. Each thread
+//! Findings go into a [`VerifyReport`]; an error means that the verification itself failed. Each thread
 //! holds one code object at a time (two when it compares with an original).
 
 mod against_binary;
@@ -27,14 +27,14 @@ use crate::leftover::{self, is_leftover_entry};
 
 pub use context::{Context, Options, Surroundings};
 pub use manifest::not_as_listed;
-pub use report::Report;
+pub use report::VerifyReport;
 
 impl Context<'_> {
     /// Finds the files at and below `paths` that can be verified.
     ///
     /// # Errors
     /// [`Error::Io`] if one of `paths` cannot be read, [`Error::Refused`] if one is of a kind that cannot be verified.
-    pub fn find(&self, paths: &[PathBuf], report: &mut Report) -> Result<Vec<Work>, Error> {
+    pub fn find(&self, paths: &[PathBuf], report: &mut VerifyReport) -> Result<Vec<Work>, Error> {
         let mut files = Vec::new();
         for path in paths {
             let metadata = path.metadata().map_err(|e| Error::io(path, "read", e))?;
@@ -57,7 +57,7 @@ impl Context<'_> {
         &mut self,
         files: &[Work],
         progress: &dyn Progress,
-        report: &mut Report,
+        report: &mut VerifyReport,
     ) -> Result<(), Error> {
         progress.start(files.len() as u64);
         let stage = |kind| match kind {
@@ -90,7 +90,7 @@ impl Context<'_> {
         &self,
         path: &Path,
         original: &Path,
-        report: &mut Report,
+        report: &mut VerifyReport,
     ) -> Result<(), Error> {
         let binary = self.parsed.open(path)?;
         binary::verify(&binary, true, self, report)?;
@@ -105,14 +105,14 @@ impl Context<'_> {
         &self,
         binary: &LinkedBinary,
         original: &Path,
-        report: &mut Report,
+        report: &mut VerifyReport,
     ) -> Result<(), Error> {
         against_binary::compare(binary, original, self, report)
     }
 
     /// Reports kernels that no marker refers to. If a file exists in the binary's place, that is a
     /// fault: a truncated host binary has no marker any more.
-    pub fn unused_kernels(&self, paths: &[PathBuf], files: &[Work], report: &mut Report) {
+    pub fn unused_kernels(&self, paths: &[PathBuf], files: &[Work], report: &mut VerifyReport) {
         let roots: Vec<PathBuf> = paths.iter().filter_map(|p| p.canonicalize().ok()).collect();
         let asked_for = lock(&self.asked_for);
         // A link to an archive belongs to the tree that it is in.
@@ -189,8 +189,8 @@ pub struct Work {
 
 impl Work {
     /// Runs the checks. Also returns the resolved path of an undamaged archive.
-    fn verify(&self, context: &Context<'_>) -> Result<(Report, Option<PathBuf>), Error> {
-        let mut report = Report::default();
+    fn verify(&self, context: &Context<'_>) -> Result<(VerifyReport, Option<PathBuf>), Error> {
+        let mut report = VerifyReport::default();
         let path = &self.path;
         let result = match self.kind {
             FileKind::Archive => archive::verify(path, context, &mut report),
@@ -212,7 +212,7 @@ impl Work {
         Ok((report, real.flatten()))
     }
 
-    fn device_code(&self, report: &mut Report) -> Result<(), Error> {
+    fn device_code(&self, report: &mut VerifyReport) -> Result<(), Error> {
         let checked = device_code::file(&self.path, &input::open(&self.path)?, self.kind);
         if report.accepted(&self.path, checked)?.is_some() {
             device_code::sound(&self.path, self.kind, report);
@@ -220,7 +220,7 @@ impl Work {
         Ok(())
     }
 
-    fn binary(&self, context: &Context<'_>, report: &mut Report) -> Result<(), Error> {
+    fn binary(&self, context: &Context<'_>, report: &mut VerifyReport) -> Result<(), Error> {
         let path = &self.path;
         let linked = match context.parsed.read_headers(path, input::open(path)?)? {
             // Most files found are for other hosts or have no section headers.
@@ -233,7 +233,7 @@ impl Work {
 
 /// Collects the files below `root` that can be verified, sorted by path. Follows symbolic links to files, once
 /// for each file, not those to directories.
-fn collect(root: &Path, files: &mut Vec<Work>, report: &mut Report) -> Result<(), Error> {
+fn collect(root: &Path, files: &mut Vec<Work>, report: &mut VerifyReport) -> Result<(), Error> {
     let mut walk = input::walk(root).into_iter();
     let (mut found, mut links) = (Vec::new(), Vec::new());
     while let Some(entry) = walk.next() {

@@ -9,12 +9,12 @@ use kpack_core::{Error, Finding, Id, Reason, Severity};
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[cfg_attr(feature = "serde", derive(serde::Serialize))]
 #[non_exhaustive]
-pub struct Report {
+pub struct VerifyReport {
     /// A finding, which may be a check that passed.
     pub findings: Vec<Finding>,
 }
 
-impl Report {
+impl VerifyReport {
     /// Number of findings of this severity.
     pub fn count(&self, severity: Severity) -> usize {
         let findings = self.findings.iter();

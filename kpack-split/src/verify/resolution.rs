@@ -10,7 +10,7 @@ use kpack_format::names::KernelName;
 
 use super::context::{Context, Options, means};
 use super::kernels::{self, KernelPlaces};
-use super::report::Report;
+use super::report::VerifyReport;
 use crate::input::{Kpacks, LinkedBinary, Obstacle, Resolver, or_refused, read_manifest};
 use crate::split::variants;
 use kpack_core::words::{counted, list};
@@ -34,7 +34,7 @@ pub(super) fn verify(
     kernel_name: &str,
     indices: &BTreeSet<u32>,
     context: &Context<'_>,
-    report: &mut Report,
+    report: &mut VerifyReport,
 ) -> Result<(), Error> {
     let path = binary.path.as_path();
     let faults = report.count(Severity::Fault);
@@ -93,7 +93,7 @@ impl Resolution<'_> {
     }
 
     /// Finds the code objects for `target`, and reports missing ones.
-    fn look_up(&mut self, target: &str, report: &mut Report) {
+    fn look_up(&mut self, target: &str, report: &mut VerifyReport) {
         let mut absent = Vec::new();
         for &index in self.indices {
             match self.resolver.find(index, target) {
@@ -159,7 +159,7 @@ impl Resolution<'_> {
     }
 
     /// Reports indices without a code object for any target.
-    fn nowhere(&self, targets: &[String], report: &mut Report) {
+    fn nowhere(&self, targets: &[String], report: &mut VerifyReport) {
         let empty = self.places.iter().filter(|(_, places)| places.is_empty());
         let nowhere = list(empty.map(|(index, _)| index));
         if nowhere.is_empty() || targets.is_empty() || self.resolver.other_builds().next().is_some()
@@ -179,7 +179,7 @@ impl Resolution<'_> {
     }
 
     /// Reports entries of this binary that no wrapper uses.
-    fn stale(&self, report: &mut Report) {
+    fn stale(&self, report: &mut VerifyReport) {
         let entries = self.resolver.entries().into_iter();
         let stale: BTreeSet<u32> = entries
             .filter(|(index, _)| !self.indices.contains(index))
@@ -193,7 +193,7 @@ impl Resolution<'_> {
     }
 
     /// Reads the code objects found, except those in archives already verified.
-    fn read(&mut self, context: &Context<'_>, report: &mut Report) -> Result<(), Error> {
+    fn read(&mut self, context: &Context<'_>, report: &mut VerifyReport) -> Result<(), Error> {
         // Several wrappers and targets may share one: the first of them is named.
         let places = self.places.iter().rev().flat_map(|(index, places)| {
             places.iter().rev().map(move |(target, place)| (*place, (*index, target.as_str())))
@@ -219,7 +219,7 @@ impl Resolution<'_> {
     }
 
     /// Reports targets without an archive, if the manifest lists them or the caller names them.
-    fn required_are_there(&self, report: &mut Report) -> Result<(), Error> {
+    fn required_are_there(&self, report: &mut VerifyReport) -> Result<(), Error> {
         let kpacks = &self.resolver.kpacks;
         let missing = self
             .options

@@ -22,14 +22,14 @@ use apply::Outputs;
 use contents::WheelContents;
 use sources::WheelSources;
 
-pub use report::{Report, WrittenWheel};
+pub use report::{WheelReport, WrittenWheel};
 
 /// Splits wheels.
 ///
 /// # Errors
 /// [`Error::Usage`] for options that make no sense; [`Error::Refused`] for wheels that are damaged,
 /// unsupported, or have no device code; [`Error::Io`]. No wheel has appeared under its final name then.
-pub fn split(options: &Options, progress: &dyn Progress) -> Result<Report, Error> {
+pub fn split(options: &Options, progress: &dyn Progress) -> Result<WheelReport, Error> {
     parallel::with_jobs(options.storage.jobs, || {
         let sources = WheelSources::open(options)?;
         let outputs = Outputs::lock(options, sources.distribution())?;
@@ -59,7 +59,7 @@ pub fn split(options: &Options, progress: &dyn Progress) -> Result<Report, Error
         debug_files.publish()?;
         outputs.publish(&plan, &hosts)?;
         let inputs = sources.wheels.iter().map(|wheel| (wheel.path.clone(), wheel.size));
-        Ok(Report {
+        Ok(WheelReport {
             inputs: inputs.collect(),
             wheels: devices.into_iter().map(|(_, wheel)| wheel).chain(hosts).collect(),
             findings,

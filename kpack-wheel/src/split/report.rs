@@ -14,7 +14,7 @@ const PYPI_LIMIT: u64 = 100_000_000;
 /// The results of a run.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 #[non_exhaustive]
-pub struct Report {
+pub struct WheelReport {
     /// The fat wheels.
     pub inputs: Vec<(PathBuf, u64)>,
     /// The device wheels, then the host wheels.

@@ -7,7 +7,7 @@ use crate::wheels::FAT;
 use kpack_core::{Error, ids};
 use kpack_tests::fixture::{Wheel, add_and_mul};
 use kpack_tests::tree::Tree;
-use kpack_wheel::{Options, Report, split};
+use kpack_wheel::{Options, WheelReport, split};
 
 const INDEX: &str = "vec_device-1.0-variants.json";
 
@@ -17,7 +17,7 @@ fn split_with(
     python: &str,
     targets: [&'static str; 2],
     groups: &[&str],
-) -> Result<Report, Error> {
+) -> Result<WheelReport, Error> {
     let fat = Wheel::new(&FAT.replace("cp311", python));
     let fat = fat.member("vec/_vec.so", add_and_mul(targets, targets).bytes());
     let fat = fat.write(&tree.path("dist")).unwrap();
@@ -80,7 +80,7 @@ fn an_index_keeps_the_variants_of_earlier_runs() {
 #[test]
 fn a_wheel_without_variants_for_gpus_is_reported() {
     let tree = Tree::new();
-    let warned = |report: &Report| {
+    let warned = |report: &WheelReport| {
         let mut findings = report.findings.iter();
         findings.any(|finding| finding.id == ids::NO_VARIANT)
     };

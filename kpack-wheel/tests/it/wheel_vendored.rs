@@ -9,7 +9,7 @@ use kpack_core::{Error, Finding, ids};
 use kpack_split::install::{InstallOptions, install};
 use kpack_tests::fixture::{Wheel, add_and_mul};
 use kpack_tests::tree::Tree;
-use kpack_wheel::{Options, Report, split};
+use kpack_wheel::{Options, WheelReport, split};
 
 /// Builds the library `file` of a prefix, and splits it with the archives that `module` names in `.kpack`. Returns
 /// its bytes.
@@ -23,7 +23,7 @@ fn in_prefix(prefix: &Path, file: &str, module: &str, targets: [&'static str; 2]
 }
 
 /// Splits the wheel with the archives of these prefixes.
-fn split_with(tree: &Tree, wheel: &Wheel, archives: &[&str]) -> Result<Report, Error> {
+fn split_with(tree: &Tree, wheel: &Wheel, archives: &[&str]) -> Result<WheelReport, Error> {
     let fat = wheel.write(&tree.path("dist")).unwrap();
     let mut options = Options::new([&fat], tree.path("out"));
     options.archives = archives.iter().map(|prefix| tree.path(prefix)).collect();
@@ -61,7 +61,7 @@ fn archives_of_one_name_and_other_contents_are_rejected() {
 }
 
 /// The findings about archives whose build is unknown.
-fn unchecked(report: &Report) -> Vec<&Finding> {
+fn unchecked(report: &WheelReport) -> Vec<&Finding> {
     let findings = report.findings.iter();
     Vec::from_iter(findings.filter(|finding| finding.id == ids::STALE_ARCHIVE))
 }

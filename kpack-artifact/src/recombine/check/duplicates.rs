@@ -9,7 +9,7 @@ use kpack_format::TargetId;
 use super::super::read::Inputs;
 use super::super::tree_differences::{DifferenceKind, TreeDifference, tree_differences};
 use super::super::{Finding, Severity, worst_first};
-use crate::tree::Tree;
+use crate::tree::ArtifactTree;
 use kpack_core::{Error, Reason, ids};
 
 /// Compares each shard's device code for `target` with what is taken of those before it: the first one's, and entries
@@ -17,7 +17,7 @@ use kpack_core::{Error, Reason, ids};
 pub(super) fn check_duplicates(
     inputs: &Inputs<'_>,
     target: &TargetId,
-    trees: &[Tree],
+    trees: &[ArtifactTree],
 ) -> Result<Vec<Finding>, Error> {
     let mut findings = Vec::new();
     let is_strict = inputs.component.validation().error_on_duplicate_device_code;
@@ -41,8 +41,8 @@ pub(super) fn check_duplicates(
 fn duplicates(
     is_strict: bool,
     target: &TargetId,
-    taken: &Tree,
-    other: &Tree,
+    taken: &ArtifactTree,
+    other: &ArtifactTree,
     differences: &[TreeDifference],
 ) -> Vec<Finding> {
     let shard = &*other.shard;
@@ -89,8 +89,12 @@ fn duplicates(
 /// Whether two shards have different parts of the device code for a target, rather than two builds of it:
 /// what both have is the same, and a prefix of which one has more has no archive in the other. Databases
 /// are often installed for all targets, whatever was built.
-fn parts_of_one(first: &Tree, second: &Tree, differences: &[TreeDifference]) -> bool {
-    let with_kpacks = |tree: &Tree| -> BTreeSet<Arc<str>> {
+fn parts_of_one(
+    first: &ArtifactTree,
+    second: &ArtifactTree,
+    differences: &[TreeDifference],
+) -> bool {
+    let with_kpacks = |tree: &ArtifactTree| -> BTreeSet<Arc<str>> {
         let kpacks = tree.entries.iter().filter(|item| item.is_kpack());
         kpacks.map(|item| Arc::clone(&item.origin.prefix)).collect()
     };

@@ -11,7 +11,7 @@ use super::super::tree_differences::{
 };
 use super::super::{Finding, MOST_NAMES, Severity, worst_first};
 use crate::compare::explain;
-use crate::tree::Tree;
+use crate::tree::ArtifactTree;
 use kpack_core::parallel::lock;
 use kpack_core::words::list_some;
 use kpack_core::{Error, Id, Reason, ids};
@@ -30,8 +30,8 @@ const MOST_KERNELS: usize = 3;
 /// would be lost with device code and data count.
 pub(super) fn check_host_files(
     inputs: &Inputs<'_>,
-    first: &Tree,
-    tree: &Tree,
+    first: &ArtifactTree,
+    tree: &ArtifactTree,
 ) -> Result<Vec<Finding>, Error> {
     let compares = inputs.component.validation().verify_generic_artifacts_match;
     // Target-specific files are in one tree only, and so may their directories be.
@@ -98,7 +98,7 @@ pub(super) fn check_host_files(
 /// is used with one of the binaries, so a kernel that only the other one registers could not be found.
 pub(super) fn registered_differ(
     inputs: &Inputs<'_>,
-    shards: [&Tree; 2],
+    shards: [&ArtifactTree; 2],
     path: &Path,
 ) -> Result<Option<Reason>, Error> {
     let mut hosts = Vec::new();
@@ -161,8 +161,8 @@ fn only(own: &BTreeMap<NameHash, String>, other: &BTreeMap<NameHash, String>) ->
 fn must_match(
     inputs: &Inputs<'_>,
     why: MustMatch,
-    first: &Tree,
-    tree: &Tree,
+    first: &ArtifactTree,
+    tree: &ArtifactTree,
     difference: &TreeDifference,
 ) -> Result<Option<(Severity, Id, String)>, Error> {
     let validation = inputs.component.validation();
@@ -204,7 +204,7 @@ fn must_match(
     }))
 }
 
-fn host_file(first: &Tree, tree: &Tree, text: &str) -> String {
+fn host_file(first: &ArtifactTree, tree: &ArtifactTree, text: &str) -> String {
     format!("host file, {} against {}: {text}", first.shard, tree.shard)
 }
 
@@ -216,7 +216,7 @@ fn several<'p>(paths: impl ExactSizeIterator<Item = &'p Path>, text: &str) -> St
 }
 
 /// Whether both have the same file at `path`, whatever its mode.
-fn same_bytes(first: &Tree, second: &Tree, path: &Path) -> Result<bool, Error> {
+fn same_bytes(first: &ArtifactTree, second: &ArtifactTree, path: &Path) -> Result<bool, Error> {
     let is_file = |item: &&Entry| matches!(item.node, Node::File { .. });
     let [one, other] = [first, second].map(|tree| tree.entries.get(path).filter(is_file));
     match (one, other) {
@@ -228,7 +228,7 @@ fn same_bytes(first: &Tree, second: &Tree, path: &Path) -> Result<bool, Error> {
 /// The text about a copy that is not taken and may differ from the `first` one: device code, host
 /// binaries, and data.
 fn left_out(
-    first: &Tree,
+    first: &ArtifactTree,
     item: &Entry,
     difference: &TreeDifference,
 ) -> Result<Option<String>, Error> {
@@ -267,7 +267,7 @@ fn is_text(path: &Path) -> Result<bool, Error> {
 }
 
 /// The directories of files for all targets.
-fn around_shared(tree: &Tree) -> impl Iterator<Item = &Path> {
+fn around_shared(tree: &ArtifactTree) -> impl Iterator<Item = &Path> {
     let shared = tree.entries.iter().filter(|item| item.for_all().is_some());
     shared.flat_map(|item| item.path.ancestors().skip(1))
 }

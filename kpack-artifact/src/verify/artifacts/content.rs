@@ -8,14 +8,14 @@ use super::Member;
 use crate::manifest_txt;
 use crate::names::Role;
 use crate::tree::{Misplaced, belongs};
-use crate::verify::Report;
+use crate::verify::VerifyReport;
 use kpack_core::words::{counted, list};
 use kpack_core::{Severity, ids};
 use kpack_tree::{Class, Entry};
 
 impl Member {
-    pub(super) fn verify(&self) -> Report {
-        let mut report = Report::default();
+    pub(super) fn verify(&self) -> VerifyReport {
+        let mut report = VerifyReport::default();
         let root = &self.tree.root;
         let list = manifest_txt::FILE_NAME;
         let unlisted = self.tree.unlisted_files();
@@ -56,7 +56,7 @@ impl Member {
         report
     }
 
-    fn observations(&self, report: &mut Report) {
+    fn observations(&self, report: &mut VerifyReport) {
         for found in &self.tree.observations {
             match found.id {
                 ids::FILE_FOR_ALL_TARGETS | ids::UNREADABLE_DEVICE_CODE => {

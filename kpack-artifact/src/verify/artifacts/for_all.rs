@@ -10,7 +10,7 @@ use super::Member;
 use crate::names::Role;
 use crate::shared::Entries;
 use crate::verify::Options;
-use crate::verify::Report;
+use crate::verify::VerifyReport;
 use crate::verify::artifact_sets::ArtifactSet;
 use kpack_core::words::list;
 use kpack_core::{Error, ids};
@@ -33,7 +33,7 @@ impl ArtifactSet {
         &self,
         members: &[Member],
         options: &Options,
-        report: &mut Report,
+        report: &mut VerifyReport,
     ) -> Result<(), Error> {
         let generic = members.iter().find(|member| member.role == Role::Generic);
         for prefix in generic.iter().flat_map(|generic| &generic.tree.prefixes) {
@@ -61,7 +61,7 @@ fn has_each(
     kind: Merge,
     listed: &[Promised],
     members: &[Member],
-    report: &mut Report,
+    report: &mut VerifyReport,
 ) -> Result<(), Error> {
     let full = item.full();
     let read = report.accepted(full, Entries::read(full, kind))?;

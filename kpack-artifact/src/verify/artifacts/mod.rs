@@ -9,11 +9,11 @@ use std::path::Path;
 use kpack_core::Error;
 use kpack_core::parallel;
 
-use super::Context;
-use super::Report;
+use super::TreeContext;
+use super::VerifyReport;
 use super::artifact_sets::ArtifactSet;
 use crate::names::Role;
-use crate::tree::Tree;
+use crate::tree::ArtifactTree;
 use kpack_tree::Parsed;
 
 /// The artifacts of a component that could be read.
@@ -22,8 +22,8 @@ pub(super) type ReadSet<'a> = (&'a ArtifactSet, Vec<Member>);
 /// Verifies the content of each artifact directory, and the artifacts of a component, or of
 /// neighbouring components, together. Returns what was read.
 pub(super) fn verify<'a>(
-    context: &Context<'a>,
-    report: &mut Report,
+    context: &TreeContext<'a>,
+    report: &mut VerifyReport,
 ) -> Result<Vec<ReadSet<'a>>, Error> {
     let (options, archives) = (context.files.options, &context.files.lookup.archives);
     let asked_for = |root: &Path| context.artifacts.asked_for(root);
@@ -45,7 +45,7 @@ pub(super) fn verify<'a>(
         own.extend(parallel::map(asked_for.collect::<Vec<_>>(), |member| {
             (member.tree.root.clone(), member.verify())
         }));
-        let mut of_set = Report::default();
+        let mut of_set = VerifyReport::default();
         if set.is_split() {
             set.verify(&members, archives, &mut of_set)?;
             set.files_for_all(&members, options, &mut of_set)?;
@@ -68,7 +68,7 @@ pub(super) fn verify<'a>(
 pub(super) struct Member {
     pub(super) role: Role,
     pub(super) asked_for: bool,
-    pub(super) tree: Tree,
+    pub(super) tree: ArtifactTree,
 }
 
 impl Member {
@@ -79,12 +79,12 @@ impl Member {
         root: &Path,
         path: Option<&Path>,
         parsed: Parsed<'_>,
-    ) -> Result<Result<Self, Report>, Error> {
+    ) -> Result<Result<Self, VerifyReport>, Error> {
         let root = path.unwrap_or(root);
-        match Tree::read(&set.component, root, role, parsed) {
+        match ArtifactTree::read(&set.component, root, role, parsed) {
             Ok(tree) => Ok(Ok(Self { role: role.clone(), asked_for: path.is_some(), tree })),
             Err(error @ Error::Refused { .. }) => {
-                let mut own = Report::default();
+                let mut own = VerifyReport::default();
                 if let Some(path) = path {
                     own.fault(error.id(), path, error.to_string());
                 }

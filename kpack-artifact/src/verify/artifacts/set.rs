@@ -7,8 +7,8 @@ use std::path::Path;
 use super::Member;
 use crate::names::{self, Role};
 use crate::rules::{EntryContent, HostFault, InstalledEntry, conflicts, kernels_without_host};
-use crate::verify::Context;
-use crate::verify::Report;
+use crate::verify::TreeContext;
+use crate::verify::VerifyReport;
 use crate::verify::artifact_sets::ArtifactSet;
 use crate::verify::databases;
 use kpack_core::{Error, ids};
@@ -19,7 +19,7 @@ use kpack_tree::gaps::gaps;
 /// Checks that no path is installed by two artifacts of one directory.
 pub(super) fn owners(
     sets: &[(&ArtifactSet, Vec<Member>)],
-    report: &mut Report,
+    report: &mut VerifyReport,
 ) -> Result<(), Error> {
     let mut places: BTreeMap<&Path, Vec<_>> = BTreeMap::new();
     for (set, members) in sets {
@@ -59,7 +59,12 @@ pub(super) fn owners(
 
 impl ArtifactSet {
     /// Checks that the kernel databases of the artifacts, installed together, lack nothing.
-    pub(super) fn databases(&self, members: &[Member], context: &Context<'_>, report: &mut Report) {
+    pub(super) fn databases(
+        &self,
+        members: &[Member],
+        context: &TreeContext<'_>,
+        report: &mut VerifyReport,
+    ) {
         let asked_for: Vec<&Path> = members
             .iter()
             .filter(|member| member.asked_for)
@@ -75,7 +80,7 @@ impl ArtifactSet {
         &self,
         members: &[Member],
         archives: &Archives,
-        report: &mut Report,
+        report: &mut VerifyReport,
     ) -> Result<(), Error> {
         let generic = members.iter().find(|member| member.role == Role::Generic);
         let Some(generic) = generic else {

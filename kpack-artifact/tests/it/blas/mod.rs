@@ -5,7 +5,7 @@
 use std::fs;
 use std::os::unix::fs::symlink;
 
-use kpack_artifact::split::{Options, Report, split};
+use kpack_artifact::split::{Options, SplitReport, split};
 use kpack_format::manifest::Manifest;
 use kpack_split::Error;
 use kpack_split::install::Severity;
@@ -63,7 +63,7 @@ pub(crate) fn options(input: &Tree, output: &Tree) -> Options {
     Options::new(input.root(), output.root(), "blas_lib")
 }
 
-pub(crate) fn run(options: &Options) -> Report {
+pub(crate) fn run(options: &Options) -> SplitReport {
     split(options, &()).unwrap_or_else(|error| panic!("{}", error.in_one_line()))
 }
 
@@ -104,7 +104,7 @@ pub(crate) fn overlay(output: &Tree, artifacts: &[&str]) -> Tree {
 }
 
 /// The warnings, with paths in the artifact directory.
-pub(crate) fn warnings(report: &Report) -> Vec<String> {
+pub(crate) fn warnings(report: &SplitReport) -> Vec<String> {
     let warnings = report.findings.iter().filter(|notice| notice.severity == Severity::Warning);
     warnings
         .map(|notice| {

@@ -4,12 +4,12 @@
 
 use std::path::Path;
 
-use kpack_artifact::verify::{Options, Report, verify};
+use kpack_artifact::verify::{Options, VerifyReport, verify};
 use kpack_core::{Finding, Severity};
 use kpack_tests::tree::Tree;
 
 /// Verifies a path of a tree.
-pub(crate) fn check(tree: &Tree, path: &str) -> Report {
+pub(crate) fn check(tree: &Tree, path: &str) -> VerifyReport {
     check_with(tree, path, None, &[])
 }
 
@@ -19,19 +19,19 @@ pub(crate) fn check_with(
     path: &str,
     against: Option<&str>,
     targets: &[&str],
-) -> Report {
+) -> VerifyReport {
     let mut options = Options::default();
     options.against = against.map(|path| tree.path(path));
     options.targets = targets.iter().map(|id| id.parse().unwrap()).collect();
     report(&tree.path(path), &options)
 }
 
-fn report(path: &Path, options: &Options) -> Report {
+fn report(path: &Path, options: &Options) -> VerifyReport {
     verify(&[path.to_owned()], options, &()).unwrap()
 }
 
 /// The findings of one severity, each as `path: text`.
-pub(crate) fn checks(report: &Report, severity: Severity) -> Vec<String> {
+pub(crate) fn checks(report: &VerifyReport, severity: Severity) -> Vec<String> {
     let checks = report.findings.iter();
     let checks = checks.filter(|check| check.severity == severity);
     let line = |check: &Finding| format!("{}: {}", check.file().display(), check.text);
@@ -39,12 +39,12 @@ pub(crate) fn checks(report: &Report, severity: Severity) -> Vec<String> {
 }
 
 /// The faults in a report.
-pub(crate) fn faults(report: &Report) -> Vec<String> {
+pub(crate) fn faults(report: &VerifyReport) -> Vec<String> {
     checks(report, Severity::Fault)
 }
 
 /// Some fault has all of `parts`: of its path, text and ID.
-pub(crate) fn assert_found(report: &Report, parts: &[&str]) {
+pub(crate) fn assert_found(report: &VerifyReport, parts: &[&str]) {
     let faults = report.findings.iter();
     let faults = faults.filter(|found| found.severity == Severity::Fault);
     let line = |f: &Finding| format!("{}: {} [{}]", f.file().display(), f.text, f.id);
@@ -66,7 +66,7 @@ pub(crate) fn faults_against(binary: &Path, original: &Path) -> Vec<String> {
     texts(report(binary, &options))
 }
 
-fn texts(report: Report) -> Vec<String> {
+fn texts(report: VerifyReport) -> Vec<String> {
     let findings = report.findings.into_iter();
     let faults = findings.filter(|finding| finding.severity == Severity::Fault);
     faults.map(|finding| finding.text).collect()

@@ -15,7 +15,7 @@ use crate::cli::print::print;
 use crate::cli::progress::{ALL, Bar};
 use crate::cli::storage::{InstallHint, StorageArguments, Variants};
 use kpack_artifact::split::{
-    self, BatchOptions, BatchReport, Failure, Layout, Options, Outcome, Report, Unknown,
+    self, BatchOptions, BatchOutcome, BatchReport, Failure, Layout, Options, SplitReport, Unknown,
 };
 use kpack_core::Error;
 use kpack_core::finding::with_id;
@@ -206,27 +206,27 @@ fn print_findings(findings: &[Finding]) {
     }
 }
 
-fn print_one(result: Result<Report, Error>, arguments: &Arguments) -> Result<ExitCode, Error> {
+fn print_one(result: Result<SplitReport, Error>, arguments: &Arguments) -> Result<ExitCode, Error> {
     if let Ok(report) = &result {
         print_findings(&report.findings);
     }
     let (outcome, result) = match result {
-        Ok(report) => (Outcome::Split(report), Ok(ExitCode::SUCCESS)),
+        Ok(report) => (BatchOutcome::Split(report), Ok(ExitCode::SUCCESS)),
         Err(error) => {
             let directory = arguments.artifact_dir.clone().unwrap_or_default();
             let prefix = arguments.artifact_prefix.as_deref().unwrap_or_default();
             let failure = Failure::new(prefix, &directory, &error);
-            (Outcome::Failed(failure), Err(error))
+            (BatchOutcome::Failed(failure), Err(error))
         }
     };
     match &outcome {
         outcome if print().json => output::json(outcome)?,
-        Outcome::Split(report) if !print().quiet => {
+        BatchOutcome::Split(report) if !print().quiet => {
             let mut text = Text::default();
             add_summary(&mut text, report);
             text.write()?;
         }
-        Outcome::Split(_) | Outcome::Failed(_) => {}
+        BatchOutcome::Split(_) | BatchOutcome::Failed(_) => {}
     }
     result
 }
@@ -250,12 +250,12 @@ fn print_batch(result: Result<BatchReport, Error>) -> Result<ExitCode, Error> {
     let mut split = 0;
     for outcome in &report.artifacts {
         match outcome {
-            Outcome::Split(report) => {
+            BatchOutcome::Split(report) => {
                 print_findings(&report.findings);
                 add_summary(&mut text, report);
                 split += 1;
             }
-            Outcome::Failed(failure) => {
+            BatchOutcome::Failed(failure) => {
                 output::complain("error", with_id(&failure.error, failure.id));
                 text.line(format_args!("{}: failed", failure.artifact_prefix));
             }
@@ -290,7 +290,7 @@ fn print_batch(result: Result<BatchReport, Error>) -> Result<ExitCode, Error> {
     })
 }
 
-fn add_summary(text: &mut Text, report: &Report) {
+fn add_summary(text: &mut Text, report: &SplitReport) {
     let mut line = format!(
         "{}: {} -> {}",
         report.artifact_prefix,
