@@ -157,7 +157,7 @@ mod tests {
     use std::os::unix::fs::symlink;
 
     use kpack_core::publish::hidden;
-    use kpack_tests::tree::unlistable;
+    use kpack_tests::tree::{unlistable, write};
 
     use super::*;
 
@@ -175,6 +175,36 @@ mod tests {
         let roles = found.roles().map(|(_, component, role)| (component, role));
         let expected = [("blas_lib_instinct", Role::Unsplit), ("fft_lib", Role::Generic)];
         assert!(roles.eq(expected.map(|(name, role)| (name.to_owned(), role))));
+    }
+
+    /// Given artifacts in one directory, each with the manifests in it, then this is the component and role of each.
+    #[test]
+    fn what_an_artifact_is_by_its_name_and_manifests() {
+        let parent = tempfile::tempdir().unwrap();
+        let target = |target: &str| Role::Target(target.parse().unwrap());
+        let rows = [
+            ("blas_lib_all", None, "blas_lib", Role::Group),
+            ("blas_lib_generic", Some("rocblas_lib.kpm"), "blas_lib", Role::Generic),
+            // A group may be called after one of its targets.
+            ("blas_lib_gfx1100", Some("rocblas_lib.gfx1100.kpm"), "blas_lib", Role::Group),
+            ("blas_lib_gfx942", Some("rocblas_lib.kpm"), "blas_lib", target("gfx942")),
+            ("fft_lib", None, "fft_lib", Role::Unsplit),
+            // Without a generic artifact beside it, only its manifests tell.
+            ("fft_lib_all", None, "fft_lib_all", Role::Unsplit),
+            ("fft_lib_gfx90a", None, "fft_lib", target("gfx90a")),
+            ("fft_lib_mi", Some("rocfft_lib.mi.kpm"), "fft_lib", Role::Group),
+            ("fft_lib_other", Some("rocfft_lib.mi.kpm"), "fft_lib_other", Role::Unsplit),
+        ];
+        for (name, manifest, ..) in &rows {
+            write(parent.path().join(name).join(manifest_txt::FILE_NAME), "stage\n");
+            if let Some(manifest) = manifest {
+                write(parent.path().join(name).join("stage/lib/.kpack").join(manifest), "");
+            }
+        }
+        let found = Siblings::read(parent.path()).unwrap();
+        let found = Vec::from_iter(found.roles().map(|(_, component, role)| (component, role)));
+        let expected = rows.map(|(_, _, component, role)| (component.to_owned(), role));
+        assert_eq!(found, expected);
     }
 
     #[test]

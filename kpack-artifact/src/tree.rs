@@ -369,3 +369,88 @@ pub(crate) fn belongs(role: &Role, item: &Entry) -> Option<Misplaced> {
         _ => wrong(format!("is for the host, but in {artifact}")),
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Given an entry and the role of its artifact, then it belongs there (no text), must not be there (`!`), or may be there
+    /// for an unknown purpose (`?`).
+    #[test]
+    fn what_belongs_in_an_artifact() {
+        const FILE: Node = Node::File { size: 1 };
+        const EMPTY: Node = Node::Directory { empty: true };
+        let id = |target: &str| target.parse::<TargetId>().unwrap();
+        let of = |target| Class::Target { target: id(target), database: "rocBLAS".into() };
+        let unknown = |target: Option<&str>| Class::Unknown {
+            target: target.map(id),
+            device_code: true,
+            reason: "code".into(),
+        };
+        let gfx942 = || Role::Target(id("gfx942"));
+        let unplaced = "? outside of the known places: code";
+        let single = "? outside of the known places, and not for a single target: code";
+        for (role, class, node, path, expected) in [
+            (Role::Unsplit, Class::Fat, FILE, "lib", ""),
+            (Role::Generic, Class::Host, FILE, "lib", ""),
+            (Role::Generic, Class::Split, FILE, "lib", ""),
+            (Role::Generic, Class::Fat, FILE, "lib", "! is a fat binary in a generic artifact"),
+            (
+                Role::Generic,
+                of("gfx942"),
+                FILE,
+                "lib",
+                "! is only for gfx942 (rocBLAS), but in a generic artifact",
+            ),
+            (Role::Generic, of("gfx942"), EMPTY, "lib", ""),
+            (Role::Generic, unknown(Some("gfx942")), FILE, "lib", unplaced),
+            (gfx942(), of("gfx942"), FILE, "lib", ""),
+            (gfx942(), of("gfx942:xnack+"), FILE, "lib", ""),
+            (
+                Role::Target(id("gfx942:xnack+")),
+                of("gfx942"),
+                FILE,
+                "lib",
+                "! is for gfx942, but in an artifact for gfx942:xnack+",
+            ),
+            (gfx942(), of("gfx90a"), FILE, "lib", "! is for gfx90a, but in an artifact for gfx942"),
+            (gfx942(), unknown(Some("gfx942")), FILE, "lib", ""),
+            (
+                gfx942(),
+                unknown(Some("gfx90a")),
+                FILE,
+                "lib",
+                "! is for gfx90a, but in an artifact for gfx942: code",
+            ),
+            (gfx942(), unknown(None), FILE, "lib", single),
+            (
+                gfx942(),
+                Class::Host,
+                FILE,
+                "lib",
+                "! is for the host, but in an artifact for gfx942",
+            ),
+            (gfx942(), Class::Host, FILE, "vec_lib.kpm", ""),
+            (gfx942(), Class::Host, EMPTY, "lib", "? is an empty directory"),
+            (gfx942(), Class::Host, Node::Directory { empty: false }, "lib", ""),
+            (Role::Group, of("gfx90a"), FILE, "lib", ""),
+            (Role::Group, unknown(None), FILE, "lib", single),
+            (
+                Role::Group,
+                Class::Fat,
+                FILE,
+                "lib",
+                "! is for the host, but in an artifact of targets",
+            ),
+        ] {
+            let mut entry = Entry::directory(Path::new("root"), Path::new(path), &Arc::default());
+            (entry.class, entry.node) = (Arc::new(class.clone()), node);
+            let found = match belongs(&role, &entry) {
+                None => String::new(),
+                Some(Misplaced::Wrong(text)) => format!("! {text}"),
+                Some(Misplaced::Unexplained(text)) => format!("? {text}"),
+            };
+            assert_eq!(found, expected, "{role:?} {class:?} {node:?}");
+        }
+    }
+}
