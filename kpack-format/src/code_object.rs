@@ -119,13 +119,8 @@ impl CodeObject {
     }
 
     /// Whether this is a code object for `expected`: the same processor and, from code object
-    /// version 4 on, the same features (older headers do not store them). `true` if the processor
-    /// is unknown.
-    pub fn agrees_with(&self, expected: &TargetId) -> bool {
-        self.check_target(expected).is_ok()
-    }
-
-    /// Like [`agrees_with`](Self::agrees_with); the error says what it is for instead.
+    /// version 4 on, the same features (older headers do not store them). An unknown processor agrees
+    /// with all. The error says what it is for instead.
     ///
     /// # Errors
     /// [`CodeObjectError::OtherTarget`].

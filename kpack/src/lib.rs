@@ -84,7 +84,7 @@ mod stderr;
 /// # Ok(()) }
 /// ```
 ///
-/// [`lookup`] lists the archives in which the code may be, without opening them.
+/// [`lookup`](internal::lookup) lists the archives in which the code may be, without opening them.
 ///
 /// ROCm's runtime uses the C interface, which is the crate `kpack-runtime`. This crate exports no function of C, because a
 /// program that does would take the place of ROCm's loader.

@@ -29,7 +29,7 @@ use kpack_core::{Error, Finding, ids};
 use kpack_split::elf::BinaryError;
 use kpack_split::input;
 use kpack_split::leftover::directories;
-use kpack_split::split::{self, Budget, CompressedCode, Compression, DebugFiles, PackedCode};
+use kpack_split::split::{self, Budget, CompressedArchives, Compression, DebugFiles, PackedCode};
 
 /// Writes and publishes what is planned. `budget` limits the memory for code objects in flight, and may be shared.
 pub(super) fn apply(
@@ -100,7 +100,7 @@ impl Work<'_> {
 
     /// Splits a module, and writes its host binaries, whose markers depend on its device code.
     fn module(&self, module: &Module) -> Result<WrittenModule, Error> {
-        let CompressedCode { archives, debug } = self.compress(module)?;
+        let CompressedArchives { archives, debug } = self.compress(module)?;
         let input = self.options.artifact_dir.join(&module.prefix);
         let mut findings = debug.findings(&self.options.storage.debug, &input);
         findings.extend(split::variants::warnings(&archives, &BTreeMap::new(), |name| {
@@ -142,7 +142,7 @@ impl Work<'_> {
         Ok(manifest.to_bytes().len() as u64)
     }
 
-    fn compress(&self, module: &Module) -> Result<CompressedCode, Error> {
+    fn compress(&self, module: &Module) -> Result<CompressedArchives, Error> {
         let wanted = |target: &TargetId| self.plan.targets.keeps(target);
         let binaries = module.binaries.iter();
         let sources: Vec<(String, &PackedCode)> =

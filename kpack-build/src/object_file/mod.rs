@@ -49,7 +49,7 @@ use kpack_core::parallel;
 pub(crate) use examine::is_bitcode;
 use input::ObjectInput;
 use kpack_core::archives::{
-    Budget, CompressedCode, Compression, DebugFiles, DebugInfo, PackedCode, compress,
+    Budget, CompressedArchives, Compression, DebugFiles, DebugInfo, PackedCode, compress,
 };
 use kpack_core::publish::{Batch, CreatedDirectories, Directory, Transaction, Update, stem_of};
 use kpack_core::report::{Progress, Report};
@@ -100,7 +100,8 @@ fn split_all(options: &Options, progress: &dyn Progress) -> Result<Report, Error
         flushes: options.flushes,
         debug_files: &debug_files,
     };
-    let CompressedCode { archives, debug } = compress(&sources, &|_| true, &compression, progress)?;
+    let CompressedArchives { archives, debug } =
+        compress(&sources, &|_| true, &compression, progress)?;
     for file in &mut files {
         file.set_code_ids(&archives)?;
     }

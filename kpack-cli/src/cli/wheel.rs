@@ -120,7 +120,7 @@ fn split(arguments: &Split) -> Result<ExitCode, Error> {
         output::complain_finding(finding);
     }
     if print().json {
-        output::json(&SplitReport::from(&report))?;
+        output::json(&PrintedWheels::from(&report))?;
         return Ok(ExitCode::SUCCESS);
     }
     if print().quiet {
@@ -142,7 +142,7 @@ fn split(arguments: &Split) -> Result<ExitCode, Error> {
 
 /// The output of `--json`.
 #[derive(Serialize)]
-struct SplitReport<'a> {
+struct PrintedWheels<'a> {
     inputs: Vec<WheelFile<'a>>,
     wheels: Vec<WheelFile<'a>>,
     findings: &'a [Finding],
@@ -159,7 +159,7 @@ struct WheelFile<'a> {
     extra: Option<&'a str>,
 }
 
-impl<'a> From<&'a WheelReport> for SplitReport<'a> {
+impl<'a> From<&'a WheelReport> for PrintedWheels<'a> {
     fn from(report: &'a WheelReport) -> Self {
         let inputs =
             report.inputs.iter().map(|(path, size)| WheelFile { path, size: *size, extra: None });

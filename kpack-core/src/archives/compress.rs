@@ -40,8 +40,8 @@ pub struct Compression<'a> {
     pub debug_files: &'a DebugFiles,
 }
 
-/// Compressed code objects.
-pub struct CompressedCode {
+/// Archives of compressed code objects.
+pub struct CompressedArchives {
     /// One archive per target.
     pub archives: BTreeMap<TargetId, ArchiveWriter<File>>,
     /// The debug information that they have, or had.
@@ -77,7 +77,7 @@ pub fn compress(
     wanted: &(dyn Fn(&TargetId) -> bool + Sync),
     compression: &Compression<'_>,
     progress: &dyn Progress,
-) -> Result<CompressedCode, Error> {
+) -> Result<CompressedArchives, Error> {
     let run = Run {
         compression,
         debug: DebugTotals::default(),
@@ -137,7 +137,7 @@ pub fn compress(
     if compression.storage.complete_variants {
         variants::complete(&mut archives, compression.scratch)?;
     }
-    Ok(CompressedCode { archives, debug })
+    Ok(CompressedArchives { archives, debug })
 }
 
 /// A code object identical to one that another thread handles or handled.

@@ -13,7 +13,7 @@ mod storage;
 pub mod variants;
 
 pub use budget::{Budget, Permit};
-pub use compress::{CompressedCode, Compression, compress};
+pub use compress::{CompressedArchives, Compression, compress};
 pub use content::{LARGE_CODE_OBJECT, UncompressedCode};
 pub use debug_info::{DebugFiles, DebugTotals, Treatment, debug_advice};
 pub use device_code::{KeptBundle, PackedCode};

@@ -23,7 +23,7 @@ use kpack_format::names::Group;
 use crate::input::{self, ClosedBinary, Lookup, Prefix};
 use crate::parallel;
 use crate::split::{
-    self, Budget, CompressedCode, Compression, DebugFiles, FatFile, PackedCode, Presplit,
+    self, Budget, CompressedArchives, Compression, DebugFiles, FatFile, PackedCode, Presplit,
     Treatment, variants,
 };
 use crate::{Error, ids};
@@ -123,7 +123,7 @@ fn attempt(
     // Those for variants that only other binaries of the module have code for.
     let completed =
         Vec::from_iter(others.keys().filter(|target| wanted.may_write(target)).cloned());
-    let CompressedCode { archives, debug } =
+    let CompressedArchives { archives, debug } =
         archives(&compression, &fat, &wants, &completed, progress)?;
     report.findings.extend(debug.findings(&options.storage.debug, &kpacks.path));
     let path = |name: &str| prefix.root().path().join(name);
@@ -187,7 +187,7 @@ fn archives(
     wants: &(dyn Fn(&TargetId) -> bool + Sync),
     completed: &[TargetId],
     progress: &dyn Progress,
-) -> Result<CompressedCode, Error> {
+) -> Result<CompressedArchives, Error> {
     let sources: Vec<(String, &PackedCode)> = fat
         .iter()
         .filter_map(|binary| Some((binary.located.name.clone(), &binary.fat()?.code)))

@@ -5,7 +5,7 @@ mod presplit;
 
 pub use fat_file::{BinaryKind, FatFile, file_names, of, read, warn_of_names};
 pub use kpack_core::archives::{
-    Budget, CompressedCode, Compression, DebugFiles, DebugInfo, DebugTotals, PackedCode, Spirv,
+    Budget, CompressedArchives, Compression, DebugFiles, DebugInfo, DebugTotals, PackedCode, Spirv,
     Treatment, code_ids, compress, padding, variants,
 };
 pub use presplit::Presplit;
