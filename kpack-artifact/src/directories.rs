@@ -19,7 +19,7 @@ use super::names::{self, Role};
 pub struct Siblings {
     /// Artifact directories.
     pub artifacts: Vec<PathBuf>,
-    /// Directories whose list of prefixes cannot be read, and why: perhaps artifacts.
+    /// Directories whose list of prefixes cannot be read, and why. Their names are none of artifacts, so others put them there.
     pub unreadable: Vec<(PathBuf, io::Error)>,
     /// Leftovers of interrupted runs.
     pub leftovers: Vec<PathBuf>,
@@ -31,7 +31,8 @@ impl Siblings {
     /// Looks for the list of prefixes in each directory in `directory`.
     ///
     /// # Errors
-    /// [`Error::Io`] if `directory` cannot be listed.
+    /// [`Error::Io`] if `directory` cannot be listed, or the list of one that is named like an artifact of a generic
+    /// part or a target cannot be read: output without that artifact would look complete.
     pub fn read(directory: &Path) -> Result<Self, Error> {
         let mut found = Self::default();
         for path in directories(directory)? {
@@ -39,10 +40,14 @@ impl Siblings {
                 found.leftovers.push(path);
                 continue;
             }
-            match path.join(manifest_txt::FILE_NAME).metadata() {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let is_named = names::parse(&name).is_some();
+            let list = path.join(manifest_txt::FILE_NAME);
+            match list.metadata() {
                 Ok(list) if list.is_file() => found.artifacts.push(path),
                 Ok(_) => found.unreadable.push((path, io::Error::other("it is not a file"))),
                 Err(error) if error.kind() == io::ErrorKind::NotFound => found.others.push(path),
+                Err(error) if is_named => return Err(Error::io(&list, "read", error)),
                 Err(error) => found.unreadable.push((path, error)),
             }
         }

@@ -115,7 +115,7 @@ impl Shards {
                     }
                     Role::Group => {
                         match ArtifactTree::read(name, &path, &role, Parsed::default()) {
-                            Ok(tree) if !is_of_targets(&tree) => {
+                            Ok(tree) if tree.rejected.is_empty() && !is_of_targets(&tree) => {
                                 others.push((path, true));
                                 continue;
                             }

@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use super::shards::Shards;
 use super::{Artifact, Concerning, Finding, Options, Severity};
 use crate::directories::Siblings;
+use crate::manifest_txt;
 use crate::names;
 use crate::rules::conflicts;
 use kpack_core::publish::hidden;
@@ -142,7 +143,15 @@ fn stale(
         let finding = Finding::new(severity, ids::STALE_ARTIFACT, path, text);
         findings.push((vec![component.to_owned()], finding));
     }
-    findings.extend(listed.skipped().map(|note| (Vec::new(), note)));
+    for (path, error) in &listed.unreadable {
+        let is_planned = |artifact: &Artifact| path.ends_with(&artifact.name);
+        if !planned.iter().any(is_planned) {
+            let text =
+                format!("perhaps stale: its {} cannot be read: {error}", manifest_txt::FILE_NAME);
+            findings
+                .push((Vec::new(), Finding::new(Severity::Note, ids::STALE_ARTIFACT, path, text)));
+        }
+    }
     // What interrupted runs left, and this one does not replace.
     for path in listed.leftovers {
         // The artifacts of a component are written under that name, and replace it.

@@ -68,6 +68,12 @@ fn unknown(tree: &Tree, directory: &str) {
     symlink("artifact_manifest.txt", tree.path(directory).join("artifact_manifest.txt")).unwrap();
 }
 
+/// An artifact of a group with a truncated archive.
+fn truncated(tree: &Tree, artifact: &str) {
+    tree.write(&format!("{artifact}/artifact_manifest.txt"), "stage\n");
+    tree.write(&format!("{artifact}/stage/lib/.kpack/two_lib_gfx942.kpack"), "KPAK");
+}
+
 #[test]
 fn a_neighbour_that_cannot_be_read() {
     const RECOMBINE: &str = "kpack artifact recombine --input-shards-dir shards --config packaging.json --output-dir out";
@@ -85,10 +91,21 @@ fn a_neighbour_that_cannot_be_read() {
             |tree| closed(tree, "shards/a/two_lib_all"),
             &[RECOMBINE],
         ),
+        (
+            "recombine: a damaged archive of a group",
+            |tree| truncated(tree, "shards/a/two_lib_all"),
+            &[RECOMBINE],
+        ),
+        (
+            "recombine: the list of an artifact",
+            |tree| unknown(tree, "shards/a/two_lib_gfx942"),
+            &[RECOMBINE],
+        ),
         ("recombine: beside artifacts", |tree| unknown(tree, "shards/a/mnt"), &[RECOMBINE]),
         ("verify: an artifact", |tree| closed(tree, "shards/a/two_lib_gfx942"), &[VERIFY]),
         ("verify: beside artifacts", |tree| unknown(tree, "shards/a/mnt"), &[VERIFY]),
         ("pack: an artifact", |tree| closed(tree, "shards/a/two_lib_gfx942"), &[PACK]),
+        ("pack: the list of an artifact", |tree| unknown(tree, "shards/a/two_lib_gfx942"), &[PACK]),
         ("pack: beside artifacts", |tree| unknown(tree, "shards/a/mnt"), &[PACK]),
         ("split: an artifact", |tree| closed(tree, "in/two_lib"), &[SPLIT]),
         ("split: beside artifacts", |tree| unknown(tree, "in/mnt"), &[SPLIT]),
