@@ -111,8 +111,20 @@ fn no_code(gpu: &TargetId, there: &[TargetId]) -> String {
         there.iter().filter_map(|target| gpu.why_not_generic(target, Delivery::Bundle)).collect();
     let why = if why.is_empty() { String::new() } else { format!(" ({})", why.join("; ")) };
     format!(
-        "no code for {gpu}, only for {}{why}; to add {}, list it in build.rs or KPACK_OFFLOAD_ARCH, and rebuild the program",
+        "no code for {gpu}, only for {}{why}; to add {}, list it in build.rs (in `file_for`, if that adds the source) or \
+         KPACK_OFFLOAD_ARCH, and rebuild the program",
         list(&mut there.iter()),
-        gpu.processor()
+        beside(gpu, there)
     )
+}
+
+/// The target to add for `gpu`. clang takes several targets of a processor only if all of them name the same features.
+fn beside(gpu: &TargetId, there: &[TargetId]) -> String {
+    let of_processor = || there.iter().filter(|target| target.processor() == gpu.processor());
+    let is_named =
+        |name: &str| of_processor().any(|target| target.features().any(|(other, _)| other == name));
+    let features = gpu.features().filter(|(name, _)| is_named(name));
+    features.fold(gpu.processor().to_owned(), |target, (name, is_on)| {
+        format!("{target}:{name}{}", if is_on { '+' } else { '-' })
+    })
 }
