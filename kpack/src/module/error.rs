@@ -35,7 +35,7 @@ pub enum Error {
     },
     /// The program was built without the code of its modules.
     #[error(
-        "module `{module}` has no code, because the build skipped it ({reason}); rebuild the program without that"
+        "module `{module}` has no code, because the build skipped it ({reason}); change that, and rebuild the program"
     )]
     Skipped {
         /// The module.
