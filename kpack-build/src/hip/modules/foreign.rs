@@ -26,6 +26,13 @@ pub(super) fn read(
         Some(target) => {
             let target = spelling::read_target(target);
             let target = target.map_err(|error| Error::usage(error.to_string()))?;
+            if target.is_spirv() {
+                return Err(Error::usage(format!(
+                    "module `{}`: {origin} is for {target}, and a program loads modules for its GPU, not SPIR-V; name \
+                     the target of a GPU",
+                    file.module
+                )));
+            }
             Ok(vec![Part::new(origin, &target, bytes)?])
         }
         None => read_bundle(&file.module, &path, &origin, &bytes, warnings),

@@ -120,6 +120,7 @@ fn what_is_no_device_code_for_the_target() {
         ("gfx1100", "affine-gfx942.co"),
         ("gfx942:xnack+", "affine-gfx942.co"),
         ("gfx11oo", "affine-gfx942.co"),
+        ("amdgcnspirv", "affine-gfx942.co"),
         ("gfx942", "text"),
         ("gfx942", "empty.co"),
         ("gfx942", "program"),
