@@ -46,7 +46,7 @@ const OTHERS: [&str; 20] = [
 
 /// Variables that change what the compilers make of their arguments: those of clang (its driver and `AMDGPU.cpp`), then
 /// those of `hipcc` (`hipBin_base.h`).
-pub(super) const VARIABLES: [&str; 19] = [
+pub(super) const VARIABLES: [&str; 22] = [
     "CCC_OVERRIDE_OPTIONS",
     "CLANG_NO_DEFAULT_CONFIG",
     "COMPILER_PATH",
@@ -59,9 +59,12 @@ pub(super) const VARIABLES: [&str; 19] = [
     "SOURCE_DATE_EPOCH",
     "DEVICE_LIB_PATH",
     "HIPCC_COMPILE_FLAGS_APPEND",
+    "HIPCC_LINK_FLAGS_APPEND",
+    "HIP_CLANG_HCC_COMPAT_MODE",
     "HIP_CLANG_PATH",
     "HIP_COMPILER",
     "HIP_COMPILE_CXX_AS_HIP",
+    "HIP_LIB_PATH",
     "HIP_PLATFORM",
     "HIP_ROCCLR_HOME",
     "HIP_RUNTIME",
