@@ -218,7 +218,7 @@ impl Compiler {
         variables
     }
 
-    /// Has `cc` run this compiler, in `directory`.
+    /// Asks `cc` for the flags of this compiler, and has it run the archiver. It writes into `directory`.
     pub(super) fn build(&self, environment: &Environment, directory: &Path) -> cc::Build {
         let mut build = cc::Build::new();
         build.cpp(true).host(&environment.host()).target(&environment.target());

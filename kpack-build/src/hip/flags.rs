@@ -142,10 +142,6 @@ impl Flags {
             both.push(joined("-ffile-prefix-map=", &place, "=."));
         }
         both.push("-fdebug-compilation-dir=.".into());
-        // `cc` runs the compiler in the directory of this process.
-        if std::env::current_dir().is_ok_and(|current| current != directories.package) {
-            both.push(joined("-working-directory=", &directories.package, ""));
-        }
         both.extend(compiler.rocm_flags());
         both.extend_from_slice(own);
         compile.extend_from_slice(&both);
