@@ -214,7 +214,8 @@ impl Hip {
     }
 
     /// Whether the compiler warns: with `true`, `-Wall` and `-Wextra` apply to the pass for the host, so that no warning
-    /// is repeated per target; with `false`, there are no warnings at all.
+    /// is repeated per target (to device code for modules, which have no such pass); with `false`, there are no warnings
+    /// at all.
     pub fn warnings(&mut self, warnings: bool) -> &mut Self {
         self.warnings = Some(warnings);
         self
