@@ -3,12 +3,13 @@
 use std::path::PathBuf;
 
 /// The target passed to the compiler for its rules. It is fixed because a path could contain a
-/// colon.
-pub(super) const TARGET: &str = "x";
+/// colon, and no name of a header: the target is not among the files.
+pub(super) const TARGET: &str = "kpack-target";
 
 /// The files after the colon in rules for [`TARGET`], as clang writes them (`PrintFilename` in
 /// `DependencyFile.cpp`): `$$` is a dollar sign and `\#` a hash sign. A backslash precedes a space
-/// in a name, and backslashes before it are doubled. Rules may name the target twice (`x x:`).
+/// in a name, and backslashes before it are doubled. Rules may name the target twice
+/// (`kpack-target kpack-target:`).
 pub(super) fn dependencies(rules: &str) -> Vec<PathBuf> {
     let mut found = Vec::new();
     let mut name = String::new();
@@ -56,24 +57,26 @@ mod tests {
     use super::dependencies;
 
     fn names(rules: &str) -> Vec<String> {
-        let paths = dependencies(rules).into_iter();
+        let paths =
+            dependencies(&rules.replace("T:", "kpack-target:").replace("T ", "kpack-target "))
+                .into_iter();
         paths.map(|path| path.display().to_string()).collect()
     }
 
     #[test]
     fn what_clang_escapes() {
-        assert_eq!(names("x: a.hip dir/b.h\n"), ["a.hip", "dir/b.h"]);
-        assert_eq!(names("x: a.hip \\\n  b.h \\\n  c.h\n"), ["a.hip", "b.h", "c.h"]);
-        assert_eq!(names("x: sp\\ $$ace\\ \\#1/b\\ h.h\n"), ["sp $ace #1/b h.h"]);
+        assert_eq!(names("T: a.hip dir/b.h\n"), ["a.hip", "dir/b.h"]);
+        assert_eq!(names("T: a.hip \\\n  b.h \\\n  c.h\n"), ["a.hip", "b.h", "c.h"]);
+        assert_eq!(names("T: sp\\ $$ace\\ \\#1/b\\ h.h\n"), ["sp $ace #1/b h.h"]);
         // `odd\ name.h`, and `back\slash.h`
-        assert_eq!(names("x: odd\\\\\\ name.h back\\slash.h"), ["odd\\ name.h", "back\\slash.h"]);
-        assert_eq!(names("x: /a: b/c.h"), ["/a:", "b/c.h"]);
+        assert_eq!(names("T: odd\\\\\\ name.h back\\slash.h"), ["odd\\ name.h", "back\\slash.h"]);
+        assert_eq!(names("T: /a: b/c.h"), ["/a:", "b/c.h"]);
     }
 
     #[test]
     fn a_rule_for_each_pass() {
-        assert_eq!(names("x: a.hip b.h\nx: a.hip c.h\n"), ["a.hip", "b.h", "a.hip", "c.h"]);
-        assert_eq!(names("x x: a.hip\nx x: c.h x\n"), ["a.hip", "c.h", "x"]);
+        assert_eq!(names("T: a.hip b.h\nT: a.hip c.h\n"), ["a.hip", "b.h", "a.hip", "c.h"]);
+        assert_eq!(names("T T: a.hip x\nT T: c.h x\n"), ["a.hip", "x", "c.h", "x"]);
         assert_eq!(names(""), [""; 0]);
     }
 }
