@@ -63,7 +63,10 @@ pub(super) fn load(module: &'static str, address: usize, gpu: TargetId) -> Resul
     room.ok_or(Error::OutOfMemory { module, size })?;
     // The second step compares the hash in the header of a compressed bundle.
     while let Some(mut code_object) = code_objects.next_entry().map_err(damaged)? {
-        code_object.append(&mut bytes, u64::MAX).map_err(damaged)?;
+        // Of several entries for the target, `best` has taken the first.
+        if bytes.is_empty() {
+            code_object.append(&mut bytes, u64::MAX).map_err(damaged)?;
+        }
     }
     // Of a plain bundle, nothing has been checked yet but the table.
     let header = CodeObject::read(&mut Cursor::new(&bytes), size);

@@ -48,3 +48,12 @@ fn a_code_object_that_is_not_what_its_entry_says() {
         }
     }
 }
+
+#[test]
+fn several_entries_for_a_target() {
+    for storage in [Storage::Plain, Storage::Zstd(3)] {
+        let entries = ["first", "second"].map(|text| code("gfx1200", text));
+        let code = module(&bundle(storage, &entries).unwrap()).load("gfx1200").unwrap();
+        assert_eq!(code.as_bytes(), entries[0].1, "{storage:?}");
+    }
+}
