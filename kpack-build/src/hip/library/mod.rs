@@ -111,14 +111,9 @@ impl<'a> LibraryBuild<'a> {
     /// Builds the library. On failure the previous build stays.
     pub(super) fn run(&self, kind: Kind) -> Result<Library, Error> {
         let cannot_write = |error| self.directories.explain(error);
-        let stage =
-            Stage::lock(self.directories.above_output(), self.name).map_err(
-                |error| match error {
-                    Error::Io { source, .. } => self.directories.cannot_write(&source),
-                    error => error,
-                },
-            )?;
-        let stage = stage.without_flushes();
+        let stage = Stage::lock(self.directories.above_output(), self.name)
+            .map_err(cannot_write)?
+            .without_flushes();
         // Recover from an interrupted build.
         stage.recover(self.name.as_ref()).map_err(cannot_write)?;
         let tree = stage.make(self.name).map_err(cannot_write)?;
@@ -161,13 +156,13 @@ impl<'a> LibraryBuild<'a> {
         let all = parts.iter().chain(&without_code);
         let hosts: Vec<PathBuf> =
             all.filter_map(|object| Some(self.hidden.join(object.file_name()?))).collect();
-        let file_name = match kind {
+        let file_name = file_name(self.name, kind, self.environment);
+        match kind {
             Kind::Static => {
                 compile::archive(build.out_dir(&self.hidden).clone(), self.name, &hosts)?;
-                format!("lib{}.a", self.name)
             }
-            Kind::Shared => self.link(&hosts, &flags.link)?,
-        };
+            Kind::Shared => self.link(&file_name, &hosts, &flags.link)?,
+        }
         // The library and the archives hold all of their content now.
         tree.remove_tree("objects".as_ref())?;
         for host in &hosts {
@@ -270,17 +265,15 @@ impl<'a> LibraryBuild<'a> {
         Ok(())
     }
 
-    fn link(&self, hosts: &[PathBuf], flags: &[OsString]) -> Result<String, Error> {
-        let (file_name, flag) = if self.environment.is_for_windows() {
+    fn link(&self, file_name: &str, hosts: &[PathBuf], flags: &[OsString]) -> Result<(), Error> {
+        let flag = if self.environment.is_for_windows() {
             let mut flag = OsString::from("-Wl,--out-implib,");
             flag.push(self.hidden.join(format!("lib{}.dll.a", self.name)));
-            (format!("{}.dll", self.name), flag)
+            flag
         } else {
-            let file_name = format!("lib{}.so", self.name);
-            let flag = format!("-Wl,-soname,{file_name}").into();
-            (file_name, flag)
+            format!("-Wl,-soname,{file_name}").into()
         };
-        let mut arguments = vec!["-o".into(), self.hidden.join(&file_name).into(), flag];
+        let mut arguments = vec!["-o".into(), self.hidden.join(file_name).into(), flag];
         arguments.extend(hosts.iter().map(OsString::from));
         arguments.extend_from_slice(flags);
         if !self.hip.without_runtime {
@@ -292,7 +285,7 @@ impl<'a> LibraryBuild<'a> {
         let what = format!("cannot link `{file_name}`");
         let mut compiler = self.toolchain.compiler.command();
         command::run(compiler.args(arguments).current_dir(&self.directories.package), &what)?;
-        Ok(file_name)
+        Ok(())
     }
 
     /// The directory of the HIP runtime.
@@ -341,16 +334,21 @@ pub(super) fn skipped(
 ) -> Result<Library, Error> {
     let module = module(hip, name, environment)?;
     let directory = directories::output(hip, name, environment)?;
-    let ending = match kind {
-        Kind::Static => "a",
-        Kind::Shared => "so",
-    };
     Ok(Library {
-        path: directory.join(format!("lib{name}.{ending}")),
+        path: directory.join(file_name(name, kind, environment)),
         kpack_dir: directory.join(".kpack"),
         module,
         directives: directives::watch([""; 0], environment),
     })
+}
+
+/// The name of the file of the library `name`.
+fn file_name(name: &str, kind: Kind, environment: &Environment) -> String {
+    match kind {
+        Kind::Static => format!("lib{name}.a"),
+        Kind::Shared if environment.is_for_windows() => format!("{name}.dll"),
+        Kind::Shared => format!("lib{name}.so"),
+    }
 }
 
 /// The module that the archives of the library `name` are named after.

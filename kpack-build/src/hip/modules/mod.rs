@@ -183,17 +183,23 @@ impl<'a> ModulesBuild<'a> {
             let parts = foreign::read(file, &self.directories.package, &mut report.warnings)?;
             given.push((ModuleName::new(&file.module)?, parts));
         }
-        if !self.sources.is_empty() {
-            for (name, part) in self.compile(stage, cache, report)? {
+        // The targets that device code of others should be for: those that are named, or else compiled for.
+        let mut targets = if self.sources.is_empty() {
+            // The GPUs of this machine say nothing of the code.
+            targets::named(self.hip, self.environment)?
+        } else {
+            let targets = Targets::new(self.hip, self.environment)?;
+            for (name, part) in self.compile(stage, cache, &targets, report)? {
                 add(&name, part)?;
             }
-        }
+            targets.all().to_vec()
+        };
+        targets.retain(|target| !target.is_spirv());
         for (name, parts) in given {
             for part in parts {
                 add(&name, part)?;
             }
         }
-        let targets = self.targets_of_given_code()?;
         for module in &contents {
             // The compiler makes code for all targets, unless `file_for` says otherwise, which is a decision.
             let is_given = !self.sources.iter().any(|source| source.name == module.name);
@@ -202,29 +208,17 @@ impl<'a> ModulesBuild<'a> {
         Ok(contents)
     }
 
-    /// The targets that device code of others should be for: those that are named, or else compiled for.
-    fn targets_of_given_code(&self) -> Result<Vec<TargetId>, Error> {
-        let mut targets = if self.sources.is_empty() {
-            // The GPUs of this machine say nothing of the code.
-            targets::named(self.hip, self.environment)?
-        } else {
-            Targets::new(self.hip, self.environment)?.all().to_vec()
-        };
-        targets.retain(|target| !target.is_spirv());
-        Ok(targets)
-    }
-
     /// Compiles what has changed. Returns the code of all sources for all targets.
     fn compile(
         &self,
         stage: &Stage,
         cache: &ObjectCache,
+        targets: &Targets,
         report: &mut Report,
     ) -> Result<Vec<(ModuleName, Part)>, Error> {
-        let targets = Targets::new(self.hip, self.environment)?;
         report.warnings.extend(targets.warning());
         report.native = targets.native().unwrap_or_default().to_vec();
-        let of_gpus = self.of_gpus(&targets, report)?;
+        let of_gpus = self.of_gpus(targets, report)?;
         let toolchain = Toolchain::choose(self.hip, self.environment, &of_gpus)?;
         let hidden = Stage::beside(&self.directories.output);
         let mut build = toolchain.compiler.build(self.environment, &hidden);

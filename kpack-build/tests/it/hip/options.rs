@@ -273,3 +273,15 @@ fn headers_of_the_project_before_those_of_rocm() {
     fs::write(tree.path("include/cuda_fp16.h"), HEADER).unwrap();
     compile(&hip);
 }
+
+#[test]
+fn the_name_of_a_library_that_is_skipped() {
+    let tree = package();
+    for (target, expected) in
+        [("x86_64-unknown-linux-gnu", "libvector.so"), ("x86_64-pc-windows-gnu", "vector.dll")]
+    {
+        let mut hip = build(&tree, &[("TARGET", target)]);
+        let library = hip.skip(true).try_shared("vector").unwrap();
+        assert_eq!(library.path().file_name().unwrap(), expected);
+    }
+}
