@@ -54,7 +54,8 @@ impl Hip {
 
     /// Makes the static library `lib<name>.a` and the archives of its device code.
     ///
-    /// If it fails, a build script may go on without the library. Cargo runs it again once a source has changed.
+    /// If it fails, a build script may go on without the library. Cargo runs it again once a source or a variable has
+    /// changed, not once a compiler is installed: `touch build.rs` then.
     ///
     /// # Errors
     /// [`Error::Compiler`] if there is no compiler or the sources do not compile; [`Error::Usage`] for invalid options, or a

@@ -64,7 +64,9 @@ impl Rocm {
         found.unwrap_or_else(|error| panic!("\n\n{}\n", error.in_one_line()))
     }
 
-    /// As [`find`](Self::find), but an error even on docs.rs if there is no ROCm.
+    /// As [`find`](Self::find), but an error even on docs.rs if there is no ROCm. A build script that goes on without it
+    /// runs again when a variable changes, not when ROCm is installed: `touch build.rs` then. Cargo takes a missing path for
+    /// a changed one, so a script that named the places would run at each build.
     ///
     /// # Errors
     /// [`Error::Compiler`] that lists all places that were looked at.
