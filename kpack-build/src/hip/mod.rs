@@ -7,6 +7,7 @@
 
 mod command;
 mod compiler;
+mod device_libraries;
 mod directives;
 mod directories;
 mod environment;

@@ -2,7 +2,7 @@
 //! `cc` runs the archiver.
 
 use std::any::Any;
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsString;
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -12,6 +12,7 @@ use std::sync::{Arc, Mutex};
 use cc::{BuildMessage, BuildMessageKind, BuildMessageLogger};
 
 use crate::hip::command::{self, command_line, failed, warnings};
+use crate::hip::device_libraries::DeviceLibraries;
 use crate::hip::make_rule::{self, dependencies};
 use crate::hip::toolchain::Toolchain;
 use kpack_core::Error;
@@ -31,7 +32,7 @@ pub(super) struct Job {
 
 /// What the compiler said of the sources.
 pub(super) struct Compiled {
-    /// The files that the sources include.
+    /// The files that the sources include, and the directories of ROCm's device libraries.
     pub(super) included: Vec<PathBuf>,
     /// The lines of its warnings.
     pub(super) warnings: Vec<String>,
@@ -64,6 +65,13 @@ impl Compilation<'_> {
         })?;
         let (rules, warnings): (Vec<Vec<u8>>, Vec<Vec<String>>) = compiled.into_iter().unzip();
         let mut included = dependencies(&String::from_utf8_lossy(&rules.concat()));
+        // The headers of another ROCm may be the same.
+        let targets: BTreeSet<&TargetId> = jobs.iter().flat_map(|job| &job.targets).collect();
+        if !targets.is_empty() {
+            let mut command = self.compiler();
+            command.args(offload_archs(targets)).args(self.flags);
+            included.extend(DeviceLibraries::of(&mut command).directories);
+        }
         included.sort();
         included.dedup();
         Ok(Compiled { included, warnings: warnings.concat() })
@@ -97,9 +105,15 @@ impl Compilation<'_> {
 
     /// The compiler in the package's directory, with the variables of the build, and the flags for a source.
     fn command(&self, job: &Job) -> Command {
+        let mut command = self.compiler();
+        command.args(of_targets(job)).args(self.flags);
+        command
+    }
+
+    /// As `command`, without flags.
+    fn compiler(&self) -> Command {
         let mut command = self.toolchain.compiler.command();
         command.env_clear().envs(self.variables).current_dir(self.package);
-        command.args(of_targets(job)).args(self.flags);
         command
     }
 }
@@ -108,12 +122,15 @@ impl Compilation<'_> {
 /// program links, and a HIP runtime says that there is no code for its GPU.
 fn of_targets(job: &Job) -> Vec<OsString> {
     if !job.targets.is_empty() {
-        let flags = job.targets.iter().map(|target| format!("--offload-arch={target}").into());
-        return flags.collect();
+        return offload_archs(&job.targets);
     }
     let xclang = || OsString::from("-Xclang");
     let include = "-fcuda-include-gpubinary".into();
     vec!["--cuda-host-only".into(), xclang(), include, xclang(), empty_bundle(job).into()]
+}
+
+fn offload_archs<'a>(targets: impl IntoIterator<Item = &'a TargetId>) -> Vec<OsString> {
+    targets.into_iter().map(|target| format!("--offload-arch={target}").into()).collect()
 }
 
 /// The path of the bundle without device code.

@@ -15,10 +15,10 @@ use kpack_core::{Error, shown};
 use kpack_format::TargetId;
 use kpack_format::digest::{Blake3, Hasher};
 
-use super::device_libraries::DeviceLibraries;
 use super::reuse::{Object, ObjectCache, Pair, code_name};
 use crate::hip::command::{advice, command_line, error_line, warnings};
 use crate::hip::compiler;
+use crate::hip::device_libraries::DeviceLibraries;
 use crate::hip::make_rule::{self, dependencies};
 use crate::hip::toolchain::Toolchain;
 
@@ -165,9 +165,8 @@ impl Compilation<'_> {
     /// The libraries that the compiler links code for these targets with.
     pub(super) fn device_libraries(&self, targets: &[TargetId]) -> DeviceLibraries {
         let mut command = self.command();
-        command.args(["-###", "-c"]).args(self.flags_for_targets(targets)).arg("/dev/null");
-        let output = command.output().map(|output| output.stderr).unwrap_or_default();
-        DeviceLibraries::named(&String::from_utf8_lossy(&output))
+        command.args(self.flags_for_targets(targets));
+        DeviceLibraries::of(&mut command)
     }
 
     /// What identifies the compiler and its libraries.

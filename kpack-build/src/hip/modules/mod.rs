@@ -8,7 +8,6 @@
 
 mod compile;
 mod contents;
-mod device_libraries;
 mod foreign;
 mod generated;
 mod names;

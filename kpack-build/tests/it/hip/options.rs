@@ -285,3 +285,18 @@ fn the_name_of_a_library_that_is_skipped() {
         assert_eq!(library.path().file_name().unwrap(), expected);
     }
 }
+
+/// As for modules: the headers of another ROCm may be the same.
+#[test]
+fn device_libraries_are_watched() {
+    let libraries = "/usr/lib/x86_64-linux-gnu/amdgcn/bitcode";
+    if !(require::tool("clang++-19") && require::file(&format!("{libraries}/ockl.bc"))) {
+        return;
+    }
+    let tree = package();
+    let mut hip = build_with_rocm(&tree, &[("HIPCXX", "clang++-19")]);
+    hip.flag("-nogpuinc").flag(format!("--rocm-device-lib-path={libraries}"));
+    let library = compile(hip.offload_arch("gfx1030"));
+    let watched = format!("cargo::rerun-if-changed={libraries}");
+    assert!(library.directives().contains(&watched), "{:?}", library.directives());
+}

@@ -4,6 +4,7 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::time::UNIX_EPOCH;
 
 /// Precedes the path of a library in a command of clang.
@@ -16,8 +17,15 @@ pub(super) struct DeviceLibraries {
 }
 
 impl DeviceLibraries {
+    /// Those that the compiler `command` links device code with.
+    pub(super) fn of(command: &mut Command) -> Self {
+        let output = command.args(["-###", "-c", "/dev/null"]).output();
+        let printed = output.map(|output| output.stderr).unwrap_or_default();
+        Self::named(&String::from_utf8_lossy(&printed))
+    }
+
     /// Those in the commands that clang prints for `-###`.
-    pub(super) fn named(commands: &str) -> Self {
+    fn named(commands: &str) -> Self {
         let mut directories = BTreeSet::new();
         for words in commands.lines().filter_map(shlex::split) {
             let flags = words.iter().zip(words.iter().skip(1)).filter(|(flag, _)| *flag == FLAG);
