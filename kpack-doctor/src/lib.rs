@@ -18,6 +18,7 @@ mod packages;
 mod remedy;
 mod report;
 mod root;
+mod system_libraries;
 mod text;
 mod unused;
 
@@ -30,17 +31,20 @@ use facts::Examination;
 use facts::machine::{Machine, no_gpu};
 use facts::places;
 
+pub use facts::libraries::Scope;
 pub use facts::machine::{Options, processors};
 pub use image::enter;
 pub use packages::{Origin, Owner, PackageManager};
 pub use remedy::{Diagnosis, Remedy};
 pub use report::Report;
+pub use system_libraries::{SYSTEM_GROUPS, SystemGroup, SystemLibraries};
 pub use unused::{Unused, UnusedPackage, unused};
 
 /// For kpack's own command, whose `trim` finds packages in the same way and writes the notes that are read here. It is no part
 /// of the interface: it may change in any release.
 #[doc(hidden)]
 pub mod internal {
+    pub use crate::facts::libraries::{LoadedLibrary, Loading, When, libraries};
     pub use crate::facts::machine::no_gpu;
     pub use crate::facts::restore::Restorer;
     pub use crate::history::Subject;

@@ -64,7 +64,7 @@ pub fn unused(path: Option<&Path>, options: &Options) -> Result<Unused, Error> {
         return Err(no_gpu(&options.nodes));
     }
     let places = path.map_or_else(places::likely, |path| vec![path.to_owned()]);
-    let reader = Reader::new(machine);
+    let reader = Reader::new(machine, None);
     let mut environment = None;
     for place in &places {
         environment = PythonEnvironment::read(place, None, &reader)?;

@@ -50,7 +50,7 @@ pub enum MustMatch {
 }
 
 /// Whether a name matches a pattern, in which each `*` stands for anything.
-pub(crate) fn matches_pattern(pattern: &str, name: &str) -> bool {
+pub fn matches_pattern(pattern: &str, name: &str) -> bool {
     let mut parts = pattern.split('*');
     let Some(rest) = parts.next().and_then(|start| name.strip_prefix(start)) else {
         return false;

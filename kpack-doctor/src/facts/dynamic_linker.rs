@@ -15,6 +15,7 @@ use std::sync::OnceLock;
 
 use object::elf;
 
+use super::libraries::{LoadedLibrary, Loading, Scope, When};
 use crate::image;
 use kpack_core::Error;
 use kpack_core::platform::{MetadataExt, OsStrExt, OsStringExt, file_id};
@@ -22,33 +23,6 @@ use kpack_format::is_exhaustion;
 use kpack_split::elf::{BinaryError, Dynamic, Image, Machine, ReadAt};
 use kpack_split::host;
 use kpack_split::input::{self, binary_error, or_refused};
-
-/// The libraries of a file.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) enum Loading {
-    /// The libraries, in the order of the search for symbols.
-    Listed(Vec<LoadedLibrary>),
-    /// The dynamic linker cannot load the file, for this reason.
-    Fails(String),
-    /// Which ones is unknown, for this reason.
-    Unknown(String),
-}
-
-/// A library that a file would be loaded with.
-#[derive(Debug, Clone, PartialEq, Eq)]
-pub(crate) struct LoadedLibrary {
-    /// The name that it was asked for.
-    pub(crate) name: OsString,
-    /// Where it is; `None` if it was not found.
-    pub(crate) path: Option<PathBuf>,
-}
-
-impl LoadedLibrary {
-    /// One that is asked for by its path.
-    pub(crate) fn at(path: &Path) -> Self {
-        Self { name: path.into(), path: Some(path.to_owned()) }
-    }
-}
 
 /// What the search needs to know of a machine.
 struct Host {
@@ -117,12 +91,20 @@ const MAX_FILE: u64 = 64 << 20;
 ///
 /// # Errors
 /// [`Error::Io`] if a file cannot be read.
-pub(crate) fn libraries(path: &Path, image: &host::Image<File>) -> Result<Loading, Error> {
-    let found = or_refused(libraries_of(path, image))?;
+pub(crate) fn libraries(
+    path: &Path,
+    image: &host::Image<File>,
+    scope: Option<&Scope>,
+) -> Result<Loading, Error> {
+    let found = or_refused(libraries_of(path, image, scope))?;
     Ok(found.unwrap_or_else(|found| Loading::Fails(found.text)))
 }
 
-fn libraries_of(path: &Path, image: &host::Image<File>) -> Result<Loading, Error> {
+fn libraries_of(
+    path: &Path,
+    image: &host::Image<File>,
+    scope: Option<&Scope>,
+) -> Result<Loading, Error> {
     let unknown = |why: String| Ok(Loading::Unknown(why));
     let Some(image) = image.elf() else {
         return unknown("it is for Windows".to_owned());
@@ -160,16 +142,17 @@ fn libraries_of(path: &Path, image: &host::Image<File>) -> Result<Loading, Error
     }
     .map_err(|e| Error::io(path, "find", e))?;
     let file = image.source().metadata().map_err(|e| Error::io(path, "read", e))?;
+    let is_confined = scope.is_some_and(|scope| scope.directory.is_some());
     // With raised privileges, the dynamic linker ignores what users choose.
     let variable = |name| match file.mode() & 0o6000 {
-        0 => image::variable(name).unwrap_or_default().into_vec(),
+        0 if !is_confined => image::variable(name).unwrap_or_default().into_vec(),
         _ => Vec::new(),
     };
     let main =
         LibraryFile { id: file_id(image.source()).map_err(|e| Error::io(path, "read", e))?, needs };
-    let listed = read_optional(Path::new(PRELOADED))?;
+    let listed = if is_confined { Vec::new() } else { read_optional(Path::new(PRELOADED))? };
     let preloaded = [variable("LD_PRELOAD"), without_comments(&listed)];
-    let mut search = Search::new(host)?;
+    let mut search = Search::new(host, scope)?;
     let found = search.all(&real, main, &variable("LD_LIBRARY_PATH"), &preloaded);
     Ok(match found {
         Ok(()) => Loading::Listed(search.listed),
@@ -235,6 +218,8 @@ impl Needs {
 /// A file that is loaded: the main one, or a library.
 struct Object {
     file: LibraryFile,
+    /// Where it was found.
+    path: PathBuf,
     /// What `$ORIGIN` stands for.
     origin: PathBuf,
     /// The one that it is loaded for.
@@ -263,8 +248,9 @@ const MOST_DIRECTORIES: usize = 4096;
 const MAX_PATH: usize = 4096;
 
 /// The search for the libraries of one file.
-struct Search {
+struct Search<'s> {
     host: Host,
+    scope: Option<&'s Scope>,
     lib: String,
     /// The main file, then the libraries.
     objects: Vec<Object>,
@@ -278,9 +264,10 @@ struct Search {
     lookups: Cell<usize>,
 }
 
-impl Search {
-    fn new(host: Host) -> Result<Self, Error> {
+impl<'s> Search<'s> {
+    fn new(host: Host, scope: Option<&'s Scope>) -> Result<Self, Error> {
         Ok(Self {
+            scope,
             lib: host.lib(),
             objects: Vec::new(),
             names: HashMap::new(),
@@ -332,7 +319,16 @@ impl Search {
         if self.names.contains_key(&name) {
             return Ok(());
         }
-        let found = self.find(by, &name)?;
+        let mut found = self.find(by, &name)?;
+        let path = found.as_ref().map(|(path, _)| path.clone());
+        let is_provided = self.scope.is_some_and(|scope| {
+            let is_elsewhere = scope.directory.is_none() || path.is_none();
+            is_elsewhere && scope.provides(Path::new(OsStr::from_bytes(&name)))
+        });
+        if is_provided {
+            // What it needs is the system's as well.
+            found = None;
+        }
         let known = found.as_ref().and_then(|(_, file)| {
             let mut objects = self.objects.iter();
             objects.position(|object| object.file.id == file.id)
@@ -340,7 +336,10 @@ impl Search {
         if known.is_none() {
             self.listed.push(LoadedLibrary {
                 name: OsString::from_vec(name.clone()),
-                path: found.as_ref().map(|(path, _)| path.clone()),
+                path,
+                needed_by: self.objects[by].path.clone(),
+                when: When::AtStart,
+                is_provided,
             });
         }
         let index = match (known, found) {
@@ -365,6 +364,7 @@ impl Search {
             },
             runpath: directories(&needs.runpath)?,
             origin: origin.to_owned(),
+            path: path.to_owned(),
             parent: by,
             file,
         };
@@ -384,8 +384,9 @@ impl Search {
     /// Searches where the dynamic linker does, in that order.
     fn find(&self, by: usize, name: &[u8]) -> Result<Option<(PathBuf, LibraryFile)>, Stop> {
         let path = Path::new(OsStr::from_bytes(name));
+        let is_in_scope = |path: &Path| self.scope.is_none_or(|scope| scope.has(path));
         if name.contains(&b'/') {
-            return self.open(path);
+            return Ok(self.open(path)?.filter(|(path, _)| is_in_scope(path)));
         }
         let object = &self.objects[by];
         // DT_RPATH of those that need it counts as well.
@@ -410,7 +411,9 @@ impl Search {
             .map(|directory| directory.join(path));
         let last = last.iter().map(|directory| directory.join(path));
         for path in first.chain(cached.cloned()).chain(last) {
-            if let Some(found) = self.open(&path)? {
+            if let Some(found) = self.open(&path)?
+                && is_in_scope(&found.0)
+            {
                 return Ok(Some(found));
             }
         }
@@ -675,7 +678,8 @@ mod tests {
         let own = env::current_exe().unwrap();
         for path in built.map(|name| tree.path(name)).into_iter().chain([own]) {
             let image = Image::read_loaded(input::open(&path).unwrap()).unwrap();
-            let Loading::Listed(found) = libraries(&path, &host::Image::Elf(image)).unwrap() else {
+            let Loading::Listed(found) = libraries(&path, &host::Image::Elf(image), None).unwrap()
+            else {
                 panic!("{path:?}");
             };
             let said = Command::new("ldd").arg(&path).output().unwrap().stdout;

@@ -109,7 +109,7 @@ impl PythonEnvironment {
         }
         // Programs in the environment preload it.
         let own = match environment.runtimes.first() {
-            Some((_, path)) => HipRuntime::at(path)?,
+            Some((_, path)) => HipRuntime::at(path, reader.scope.as_ref())?,
             None => None,
         };
         let mut processes = Vec::new();

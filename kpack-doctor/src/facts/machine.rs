@@ -7,6 +7,7 @@ use kpack::internal::lookup::Rules;
 use kpack::internal::{Environment, ShimMode};
 use kpack_format::TargetId;
 
+use super::libraries::Scope;
 use crate::image;
 use crate::text::small_text;
 use kpack_core::gpus::{Gpu, KFD_NODES, gpus_at, is_override, visible};
@@ -24,11 +25,13 @@ pub struct Options {
     pub nodes: PathBuf,
     /// The root directory: where `dev`, `sys`, and the databases of packages are.
     pub system: PathBuf,
+    /// What counts in the search for libraries; `None` for all of this machine.
+    pub scope: Option<Scope>,
 }
 
 impl Default for Options {
     fn default() -> Self {
-        Self { targets: Vec::new(), nodes: KFD_NODES.into(), system: "/".into() }
+        Self { targets: Vec::new(), nodes: KFD_NODES.into(), system: "/".into(), scope: None }
     }
 }
 
@@ -140,8 +143,11 @@ pub(crate) struct Machine {
 
 impl Machine {
     pub(crate) fn new(options: &Options) -> Self {
-        let get = image::variable;
-        let environment = image::loader_variables();
+        // A directory that must be complete is for other machines.
+        let is_confined = options.scope.as_ref().is_some_and(|scope| scope.directory.is_some());
+        let get = |name: &str| if is_confined { None } else { image::variable(name) };
+        let environment =
+            if is_confined { Environment::default() } else { image::loader_variables() };
         let asked = !options.targets.is_empty();
         let linker_variables = ["LD_LIBRARY_PATH", "LD_PRELOAD"].into_iter();
         let is_set = |name: &&str| get(name).is_some_and(|value| !value.is_empty());
@@ -196,13 +202,15 @@ pub(crate) struct Reader {
     pub(crate) lookup: Lookup,
     /// As ROCm's loader finds them. All versions look in the same places.
     pub(crate) rocm_lookup: Lookup,
+    /// What counts in the search for libraries and archives.
+    pub(crate) scope: Option<Scope>,
 }
 
 impl Reader {
-    pub(crate) fn new(machine: Machine) -> Self {
+    pub(crate) fn new(machine: Machine, scope: Option<Scope>) -> Self {
         let lookup = |rules| Lookup::new(rules, machine.environment.clone());
         let (lookup, rocm_lookup) = (lookup(Rules::KPACK), lookup(Rules::ROCM));
-        Self { machine, lookup, rocm_lookup }
+        Self { machine, lookup, rocm_lookup, scope }
     }
 }
 

@@ -8,6 +8,7 @@ pub(crate) mod code;
 pub(crate) mod device_packages;
 mod dynamic_linker;
 pub(crate) mod environment;
+pub(crate) mod libraries;
 pub(crate) mod machine;
 pub(crate) mod places;
 pub(crate) mod process;
@@ -60,7 +61,7 @@ impl Examination {
         let root = Root::of_system(&options.system)?;
         // Files are read once, for these GPUs and for those without the override.
         let seen = machine.seen.iter().chain(machine.native.iter().flatten()).cloned().collect();
-        let reader = Reader::new(Machine { seen, ..machine.clone() });
+        let reader = Reader::new(Machine { seen, ..machine.clone() }, options.scope.clone());
         let examined = if paths.is_empty() {
             vec![likely(&reader)?]
         } else {

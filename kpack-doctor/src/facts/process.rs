@@ -10,7 +10,7 @@ use kpack_split::elf::DeviceCode;
 use kpack_split::input::{self, FileKind, LinkedBinary, Prefix, or_refused};
 
 use super::binary::{Binary, Form, real};
-use super::dynamic_linker::{self, Loading};
+use super::libraries::{self, Loading};
 use super::machine::Reader;
 use super::runtime::{HipRuntime, Runtime, shim};
 
@@ -48,7 +48,7 @@ impl Process {
         other: Option<&HipRuntime>,
         reader: &Reader,
     ) -> Result<Self, Error> {
-        let loading = dynamic_linker::libraries(&linked.path, &linked.image)?;
+        let loading = libraries::libraries(&linked.path, &linked.image, reader.scope.as_ref())?;
         let mut process = Self::new(&linked.path, &loading)?;
         if let (Runtime::Missing(_) | Runtime::None, Some(other)) = (&process.runtime, other) {
             process.runtime = Runtime::Found(other.clone());
@@ -118,7 +118,7 @@ impl Process {
             return Err(Error::rejected(ids::UNKNOWN_FILE, path, text));
         }
         let linked = LinkedBinary::read(path, file)?;
-        let loading = dynamic_linker::libraries(path, &linked.image)?;
+        let loading = libraries::libraries(path, &linked.image, reader.scope.as_ref())?;
         let mut process = Self::new(path, &loading)?;
         process.add(&linked, reader)?;
         if let Loading::Listed(libraries) = &loading {

@@ -8,7 +8,7 @@ use kpack_split::elf::{Dynamic, Image};
 use kpack_split::input::{self, LinkedBinary, binary_error, or_refused};
 use object::elf;
 
-use super::dynamic_linker::{self, LoadedLibrary, Loading};
+use super::libraries::{self, LoadedLibrary, Loading, Scope};
 
 /// The HIP runtime of a process.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -63,6 +63,10 @@ impl Runtime {
         let Some(runtime) = named(&libraries, "libamdhip64") else {
             return Ok(Self::None);
         };
+        if runtime.is_provided {
+            let why = format!("the system is to provide {}", runtime.name.display());
+            return Ok(Self::Unknown(why));
+        }
         let Some(path) = &runtime.path else {
             return Ok(Self::Missing(runtime.name.to_string_lossy().into_owned()));
         };
@@ -77,11 +81,11 @@ impl Runtime {
 impl HipRuntime {
     /// The library at `path`, if it is one, and the libraries that it is loaded with are known: without these, nobody knows
     /// which loader it calls.
-    pub(crate) fn at(path: &Path) -> Result<Option<Self>, Error> {
+    pub(crate) fn at(path: &Path, scope: Option<&Scope>) -> Result<Option<Self>, Error> {
         let Ok(linked) = or_refused(LinkedBinary::open(path))? else {
             return Ok(None);
         };
-        let loading = dynamic_linker::libraries(path, &linked.image)?;
+        let loading = libraries::libraries(path, &linked.image, scope)?;
         Ok(match Runtime::of(path, &loading)? {
             Runtime::Found(hip) => Some(hip),
             _ => None,
