@@ -4,11 +4,12 @@ use std::ops::Range;
 
 use object::LittleEndian as LE;
 use object::pe;
-use object::read::pe::{DelayLoadImportTable, ExportTable, Import, ImportTable, ImportThunkList};
+use object::read::pe::ExportTable;
 
 use kpack_core::elf::{BinaryError, ReadAt, pods};
 
 use super::image::{Image, Section};
+use super::imports::{Imported, or_refused};
 use crate::facts::{Facts, Linkage};
 
 /// What linkers make: tables of addresses and names, and unwind tables.
@@ -107,72 +108,17 @@ fn add_exports<S: ReadAt>(image: &Image<S>, facts: &mut Facts) -> Result<(), Bin
 
 /// The needed DLLs in their order, and what is imported from each.
 fn add_imports<S: ReadAt>(image: &Image<S>, facts: &mut Facts) -> Result<(), BinaryError> {
-    if let Some((start, section, bytes)) = section_with(image, pe::IMAGE_DIRECTORY_ENTRY_IMPORT)? {
-        let imports = ImportTable::new(&bytes, section, start);
-        for descriptor in or_refused(imports.descriptors())? {
-            let descriptor = or_refused(descriptor)?;
-            let library = or_refused(imports.name(descriptor.name.get(LE)))?;
-            facts.add_text("needed DLLs", library)?;
-            let address = match descriptor.original_first_thunk.get(LE) {
-                0 => descriptor.first_thunk.get(LE),
-                names => names,
+    for dll in image.imported_dlls()? {
+        let fact = if dll.is_delayed { "DLLs needed later" } else { "needed DLLs" };
+        facts.add_text(fact, &dll.name)?;
+        let text = String::from_utf8_lossy(&dll.name);
+        image.each_import(&dll, &mut |symbol| {
+            let name = match symbol {
+                Imported::Name(name) => name,
+                Imported::Ordinal(ordinal) => ordinal.to_string().into_bytes(),
             };
-            let names = or_refused(imports.thunks(address))?;
-            add_names(facts, library, names, |thunk| imports.import::<NtHeaders>(thunk))?;
-        }
-    }
-    let delayed = section_with(image, pe::IMAGE_DIRECTORY_ENTRY_DELAY_IMPORT)?;
-    if let Some((start, section, bytes)) = delayed {
-        let imports = DelayLoadImportTable::new(&bytes, section, start);
-        for descriptor in or_refused(imports.descriptors())? {
-            let descriptor = or_refused(descriptor)?;
-            let library = or_refused(imports.name(descriptor.dll_name_rva.get(LE)))?;
-            facts.add_text("DLLs needed later", library)?;
-            let names = or_refused(imports.thunks(descriptor.import_name_table_rva.get(LE)))?;
-            add_names(facts, library, names, |thunk| imports.import::<NtHeaders>(thunk))?;
-        }
+            facts.add_symbol(Linkage::Imported, &name, format!("from `{text}`"), &dll.name)
+        })?;
     }
     Ok(())
-}
-
-type NtHeaders = pe::ImageNtHeaders64;
-
-/// Adds what is imported from a DLL.
-fn add_names<'d>(
-    facts: &mut Facts,
-    library: &[u8],
-    mut names: ImportThunkList<'d>,
-    import: impl Fn(pe::ImageThunkData64) -> object::read::Result<Import<'d>>,
-) -> Result<(), BinaryError> {
-    let text = String::from_utf8_lossy(library);
-    while let Some(thunk) = or_refused(names.next::<NtHeaders>())? {
-        let number;
-        let name = match or_refused(import(thunk))? {
-            Import::Name(_, name) => name,
-            Import::Ordinal(ordinal) => {
-                number = ordinal.to_string();
-                number.as_bytes()
-            }
-        };
-        facts.add_symbol(Linkage::Imported, name, format!("from `{text}`"), library)?;
-    }
-    Ok(())
-}
-
-/// Where a directory starts, and the start and the bytes of the section that it is in.
-fn section_with<S: ReadAt>(
-    image: &Image<S>,
-    directory: usize,
-) -> Result<Option<(u32, u32, Vec<u8>)>, BinaryError> {
-    let Range { start, end } = image.directory(directory);
-    match image.section_at(&(start..end)) {
-        Some(section) if start < end => {
-            Ok(Some((start as u32, section.address as u32, image.section_bytes(section)?)))
-        }
-        _ => Ok(None),
-    }
-}
-
-fn or_refused<T>(read: object::read::Result<T>) -> Result<T, BinaryError> {
-    read.map_err(|error| BinaryError::Refused(error.to_string().into()))
 }
