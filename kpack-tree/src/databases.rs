@@ -43,6 +43,12 @@ pub struct Database {
     pub is_tensile: bool,
     /// If the database is only selected by name: another database whose name also selects it.
     pub with: Option<&'static str>,
+    /// The library that reads it, without what its file name begins and ends with; empty if that has no name of its own.
+    library: &'static str,
+    /// Whether this library does not work without it.
+    pub is_required: bool,
+    /// The environment variable that leads this library to another place.
+    pub variable: &'static str,
 }
 
 /// What to say about `files` of kernel databases, in `path`, if device code was to lose its debug information: it
@@ -73,6 +79,9 @@ const DATABASE: Database = Database {
     is_opaque: false,
     is_tensile: false,
     with: None,
+    library: "",
+    is_required: false,
+    variable: "",
 };
 
 /// The same, of the libraries of Tensile.
@@ -81,6 +90,7 @@ const TENSILE: Database = Database {
     for_all: tensile::FOR_ALL,
     typical: tensile::TYPICAL,
     is_tensile: true,
+    is_required: true,
     ..DATABASE
 };
 
@@ -89,15 +99,25 @@ const TRANSLATIONS: &[(&str, &str)] = &[("gfx1250-b0-a0", "gfx1250")];
 
 /// All of them.
 pub const DATABASES: &[Database] = &[
-    Database { name: "rocblas", directories: &[&["rocblas", "library"]], ..TENSILE },
+    Database {
+        name: "rocblas",
+        directories: &[&["rocblas", "library"]],
+        library: "rocblas",
+        variable: "ROCBLAS_TENSILE_LIBPATH",
+        ..TENSILE
+    },
     Database {
         name: "hipblaslt",
+        library: "hipblaslt",
+        variable: "HIPBLASLT_TENSILE_LIBPATH",
         directories: &[&["hipblaslt", "library"]],
         for_all: tensile::LITE_FOR_ALL,
         ..TENSILE
     },
     Database {
         name: "hipsparselt",
+        library: "hipsparselt",
+        variable: "HIPSPARSELT_TENSILE_LIBPATH",
         directories: &[&["hipsparselt", "library"]],
         for_all: tensile::LITE_FOR_ALL,
         ..TENSILE
@@ -107,6 +127,8 @@ pub const DATABASES: &[Database] = &[
         directories: &[&["share", "miopen", "db"]],
         place: |inside| target_names::leading(inside.last()?).map(Place::Target),
         typical: &["gfx*db.txt", "gfx*.kdb", "gfx*.model"],
+        library: "miopen",
+        variable: "MIOPEN_SYSTEM_DB_PATH",
         ..DATABASE
     },
     Database {
@@ -156,6 +178,8 @@ pub const DATABASES: &[Database] = &[
         name: "rocfft",
         directories: &[&["rocfft"]],
         for_all: &[("rocfft_kernel_cache.db", ForAll::Merge(Merge::KernelCache))],
+        library: "rocfft",
+        variable: "ROCFFT_RTC_SYS_CACHE_PATH",
         ..DATABASE
     },
     Database {
@@ -184,6 +208,18 @@ pub fn recognise(path: &str) -> Option<(&'static Database, Place)> {
     let parts: Vec<&str> = path.split('/').collect();
     let mut found = DATABASES.iter();
     found.find_map(|database| Some((database, database.recognise(&parts)?)))
+}
+
+/// The database that the library with this file name reads; those of wheels have a hash in their names.
+pub fn of_library(file_name: &str) -> Option<&'static Database> {
+    let name = file_name.to_ascii_lowercase();
+    let name = name.strip_prefix("lib").unwrap_or(&name);
+    let is_library = name.ends_with(".dll") || name.ends_with(".so") || name.contains(".so.");
+    let is_own = |database: &&Database| {
+        let rest = name.strip_prefix(database.library);
+        !database.library.is_empty() && rest.is_some_and(|rest| rest.starts_with(['.', '-']))
+    };
+    DATABASES.iter().filter(|_| is_library).find(is_own)
 }
 
 /// Where the copy of the database `name` is that a file with this path belongs to: the path before the database's
@@ -331,6 +367,52 @@ pub fn for_all(path: &Path) -> Option<ForAll> {
 }
 
 impl Database {
+    /// Where it is, below the directory of its library or the one above.
+    pub fn place(&self) -> PathBuf {
+        self.directories.first().into_iter().flat_map(|names| names.iter()).collect()
+    }
+
+    /// Whether there are files of it in the directory where it is installed. All those of rocFFT are for all targets.
+    pub fn has_files(&self, installed: &InstalledDatabase) -> bool {
+        !installed.targets.is_empty() || self.is_beside(&installed.directory)
+    }
+
+    /// The file that its library loads first for a processor, if it is missing from a directory with these names although others for
+    /// the processor are there. What else is missing, files name, or those of other targets show.
+    pub fn missing_first<'n>(
+        &self,
+        names: impl Iterator<Item = &'n str>,
+        processor: &str,
+    ) -> Option<String> {
+        let names = BTreeSet::from_iter(names.map(uncompressed));
+        let is_own = |name: &&str| {
+            let named = target_names::in_file_name(name);
+            named.iter().any(|target| target.processor() == processor)
+        };
+        if !self.is_tensile || !names.iter().any(is_own) {
+            return None;
+        }
+        let lazy = format!("TensileLibrary_lazy_{processor}.dat");
+        if !names.contains(&*lazy) {
+            let others =
+                [format!("TensileLibrary_{processor}.dat"), "TensileLibrary.dat".to_owned()];
+            let has_other = others.iter().any(|other| names.contains(&**other));
+            return (!has_other).then_some(lazy);
+        }
+        let start = format!("Kernels.so-000-{processor}");
+        let has_source = names.iter().any(|name| name.starts_with(&start));
+        (self.name == "rocblas" && !has_source).then(|| format!("{start}.hsaco"))
+    }
+
+    /// Whether a directory contains a file that its name alone tells is of this database, for all targets.
+    pub fn is_beside(&self, directory: &Path) -> bool {
+        let is_own = |path: &PathBuf| {
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            self.library == "rocfft" && name.starts_with("rocfft_kernel_cache")
+        };
+        list(directory).is_ok_and(|listed| listed.iter().any(is_own))
+    }
+
     fn recognise(&self, path: &[&str]) -> Option<Place> {
         let mut directories = self.directories.iter();
         let inside = directories.find_map(|directory| below(path, directory))?;
@@ -382,6 +464,51 @@ fn directory_of_target(name: &str) -> Option<Place> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn libraries_and_their_databases() {
+        let database = |name: &str| of_library(name).map(|database| database.name);
+        for (name, expected) in [
+            ("librocblas.so.5", "rocblas"),
+            ("librocblas-1a2b3c4d.so.5.2", "rocblas"),
+            ("rocblas.dll", "rocblas"),
+            ("libhipblaslt.so", "hipblaslt"),
+            ("libhipblaslt.dll", "hipblaslt"),
+            ("libMIOpen.so.1", "miopen"),
+            ("MIOpen.dll", "miopen"),
+        ] {
+            assert_eq!(database(name), Some(expected), "{name}");
+        }
+        for name in [
+            "libhipblas.so.3",
+            "librocblas.a",
+            "librocblas_extra.so",
+            "rocblas-bench",
+            "libaotriton.so",
+        ] {
+            assert_eq!(database(name), None, "{name}");
+        }
+    }
+
+    #[test]
+    fn the_file_that_a_library_loads_first() {
+        let missing = |library: &str, names: &[&str]| {
+            let names = names.iter().copied();
+            of_library(library).unwrap().missing_first(names, "gfx1100")
+        };
+        let (lazy, kernels) = ("TensileLibrary_lazy_gfx1100.dat", "Kernels.so-000-gfx1100.hsaco");
+        let code = "TensileLibrary_Type_SS_gfx1100.co";
+        assert_eq!(missing("librocblas.so", &[lazy, kernels, code]), None);
+        assert_eq!(missing("librocblas.so", &[kernels, code]).as_deref(), Some(lazy));
+        assert_eq!(missing("librocblas.so", &[lazy, code]).as_deref(), Some(kernels));
+        assert_eq!(missing("libhipblaslt.so", &[lazy, code]), None);
+        let compressed = "TensileLibrary_lazy_gfx1100.dat.zlib";
+        assert_eq!(missing("libhipblaslt.so", &[compressed, code]), None);
+        // Others are loaded as a whole, or have nothing for this GPU.
+        assert_eq!(missing("librocblas.so", &["TensileLibrary.dat", code]), None);
+        assert_eq!(missing("librocblas.so", &["TensileLibrary_Type_SS_gfx942.co"]), None);
+        assert_eq!(missing("librocfft.so", &[code]), None);
+    }
 
     fn place(path: &str) -> Option<(&'static str, String)> {
         recognise(path).map(|(database, place)| {

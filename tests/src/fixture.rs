@@ -43,7 +43,9 @@ pub use rocm_split::{RocmScheme, rocm_archive, rocm_split, rocm_split_artifact, 
 pub use tensile::{lazy_library, library_file, library_of_kernels};
 pub use tiny::{tiny, tiny_dll};
 pub use wheel::Wheel;
-pub use windows::{WINDOWS_LINKERS, WindowsBuild, WindowsLinker, runs_windows_programs, walk};
+pub use windows::{
+    WINDOWS_LINKERS, WindowsBuild, WindowsLinker, runs_windows_programs, stub_dll, walk,
+};
 
 use crate::bytes;
 use crate::process::try_run;

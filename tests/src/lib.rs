@@ -12,6 +12,7 @@ pub mod package_root;
 pub mod page;
 pub mod process;
 pub mod python;
+pub mod removed;
 pub mod require;
 pub mod runtime;
 pub mod steps;

@@ -128,6 +128,18 @@ impl Dynamic {
         Ok(strings)
     }
 
+    /// The strings of its table that may be names of symbols. A table that is not at its address has none.
+    ///
+    /// # Errors
+    /// The table cannot be read.
+    pub fn names<S: ReadAt>(&self, image: &Image<S>) -> Result<Vec<Vec<u8>>, BinaryError> {
+        let Some(table) = self.table(elf::DT_STRTAB, elf::DT_STRSZ)? else {
+            return Ok(Vec::new());
+        };
+        let table = image.memory(table, "the dynamic string table")?;
+        Ok(table.split(|byte| *byte == 0).map(<[u8]>::to_vec).collect())
+    }
+
     /// What the file does with the function `name`.
     ///
     /// # Errors

@@ -45,7 +45,7 @@ pub struct Kpacks {
     pub(crate) unreadable: Vec<PathBuf>,
     /// Where archives were looked for, with `@GFXARCH@` for the target.
     #[cfg_attr(feature = "serde", serde(skip))]
-    pub(crate) searched: Vec<PathBuf>,
+    pub searched: Vec<PathBuf>,
 }
 
 /// An archive that a split binary's marker refers to.

@@ -146,22 +146,46 @@ impl<S: ReadAt> Image<S> {
         Ok(None)
     }
 
+    /// The names of the symbols that it imports, without those that only have a number.
+    ///
+    /// # Errors
+    /// [`BinaryError`] if its tables are damaged.
+    pub fn imported_names(&self) -> Result<Vec<String>, BinaryError> {
+        let mut names = Vec::new();
+        for dll in self.imported_dlls()? {
+            self.each_import(&dll, &mut |symbol| {
+                if let Imported::Name(name) = symbol {
+                    names.push(String::from_utf8_lossy(&name).into_owned());
+                }
+                Ok(())
+            })?;
+        }
+        Ok(names)
+    }
+
+    /// The names of the symbols that it exports.
+    ///
+    /// # Errors
+    /// [`BinaryError`] if its tables are damaged.
+    pub fn exported_names(&self) -> Result<Vec<String>, BinaryError> {
+        let index = pe::IMAGE_DIRECTORY_ENTRY_EXPORT;
+        let Some((_, bytes)) = self.directory_bytes(index, "the exported symbols")? else {
+            return Ok(Vec::new());
+        };
+        let exports = or_refused(ExportTable::parse(&bytes, self.directory(index).start as u32))?;
+        let names = exports.name_iter().map(|(name, _)| {
+            let name = or_refused(exports.name_from_pointer(name))?;
+            Ok(String::from_utf8_lossy(name).into_owned())
+        });
+        names.collect()
+    }
+
     /// Whether it exports the function `name`.
     ///
     /// # Errors
     /// [`BinaryError`] if its tables are damaged.
     pub fn exports(&self, name: &str) -> Result<bool, BinaryError> {
-        let index = pe::IMAGE_DIRECTORY_ENTRY_EXPORT;
-        let Some((_, bytes)) = self.directory_bytes(index, "the exported symbols")? else {
-            return Ok(false);
-        };
-        let exports = or_refused(ExportTable::parse(&bytes, self.directory(index).start as u32))?;
-        for (found, _) in exports.name_iter() {
-            if or_refused(exports.name_from_pointer(found))? == name.as_bytes() {
-                return Ok(true);
-            }
-        }
-        Ok(false)
+        Ok(self.exported_names()?.iter().any(|exported| exported == name))
     }
 
     /// The bytes from this address to the end of its section in the file.
