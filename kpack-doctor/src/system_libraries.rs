@@ -323,7 +323,7 @@ pub(crate) fn group_of(name: &str) -> Option<&'static SystemGroup> {
 }
 
 /// Whether a file name is that of a library for Windows.
-fn is_dll(name: &str) -> bool {
+pub(crate) fn is_dll(name: &str) -> bool {
     let extension = name.rsplit_once('.').map_or("", |(_, extension)| extension);
     ["dll", "drv"].iter().any(|known| extension.eq_ignore_ascii_case(known))
 }

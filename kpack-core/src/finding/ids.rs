@@ -99,6 +99,8 @@ ids! {
     UNKNOWN_RUNTIME = "unknown-runtime";
     NOT_LOADABLE = "not-loadable";
     MISSING_LIBRARY = "missing-library";
+    LOADER_VERSION = "loader-version";
+    MISSING_DATABASE = "missing-database";
     BAD_CONFIGURATION = "bad-configuration";
     MISSING_TARGET = finding::MISSING_TARGET.as_str();
     CODE_DROPPED = "code-dropped";

@@ -11,13 +11,18 @@ use kpack_format::names::is_object;
 use kpack_format::target_id::SPIRV;
 use kpack_format::{Delivery, TargetId};
 use kpack_split::elf::{BinaryError, DeviceCode, Dynamic, Image};
-use kpack_split::input::{Kpacks, LinkedBinary, Lookup, Resolver, or_refused, placed, prefix_of};
+use kpack_split::input::{
+    Kpacks, LinkedBinary, Lookup, MarkerGroup, Resolver, or_refused, placed, prefix_of,
+};
 use kpack_split::join;
 use kpack_tree::databases::{self, Database, InstalledDatabase};
 use object::elf;
 
 use super::code::CodeForGpu;
+use super::lacking::database_roots;
+use super::libraries::Scope;
 use super::machine::{Machine, Reader};
+use super::misplaced;
 use super::rocm_loader::RocmLoader;
 use super::runtime::{HipRuntime, Loader, SHIM};
 use crate::root::is_absent;
@@ -99,11 +104,11 @@ fn has_only_modules(image: &Image<File>) -> Result<bool, BinaryError> {
 fn databases(
     path: &Path,
     directory: &Path,
+    reader: &Reader,
 ) -> Result<(Vec<InstalledDatabase>, Vec<Finding>), Error> {
     let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
-    let parent = directory.parent().unwrap_or(directory);
     let is_own = |database: &Database| name.contains(database.name) || database.name == "aotriton";
-    let (mut found, unlisted) = databases::installed(&[directory, parent], &is_own);
+    let (mut found, unlisted) = databases::installed(&database_roots(directory, reader), &is_own);
     found.retain(|database| !database.targets.is_empty());
     let unlisted: Result<_, _> = unlisted.into_iter().filter_map(unlisted_part).collect();
     Ok((found, unlisted?))
@@ -159,7 +164,7 @@ impl Binary {
         let prefix = name.and_then(|name| prefix_of(&path, &name));
         let directory = path.parent().unwrap_or(Path::new("/"));
         // A database that this user may not list keeps nothing else from being examined.
-        let (databases, unlisted) = databases(&path, directory)?;
+        let (databases, unlisted) = databases(&path, directory, reader)?;
         Ok(Some(Self {
             prefix: prefix.unwrap_or_else(|| directory.to_owned()),
             real: real(&path),
@@ -305,6 +310,17 @@ fn split(
             {
                 found = CodeForGpu::replaced(gpu);
             }
+            if found == CodeForGpu::Here
+                && let Some(scope) = &reader.scope
+                && let Some(archive) = outside(scope, group, &resolver, gpu)
+            {
+                found = CodeForGpu::outside(gpu, archive);
+            }
+            if found.is_missing()
+                && let Some(other) = misplaced::find(linked, group, name, &resolver, gpu)?
+            {
+                found = CodeForGpu::Misplaced(other);
+            }
             if let (CodeForGpu::Here, Some(rocm)) = (&found, &rocm)
                 && let Some(worse) = rocm.judge(group, gpu, &resolver)
             {
@@ -319,6 +335,23 @@ fn split(
     let mut names = groups.iter().map(|group| group.marker.kernel_name.clone());
     let name = names.next().flatten().filter(|name| !is_object(name));
     Ok((Form::Split, code, name, archives, Kpacks::found_through(&kpacks)))
+}
+
+/// The archive that code for `gpu` would be loaded from, if it is outside of the scope.
+fn outside<'r>(
+    scope: &Scope,
+    group: &MarkerGroup,
+    resolver: &'r Resolver,
+    gpu: &TargetId,
+) -> Option<&'r Path> {
+    let targets = Vec::from_iter(resolver.kpacks.targets().filter(|target| gpu.may_run(target)));
+    let places = group.wrappers.iter().flat_map(|wrapper| {
+        let places = |target: &&str| resolver.places(wrapper.co_index, target);
+        targets.iter().flat_map(places)
+    });
+    let paths = Vec::from_iter(places.map(|place| resolver.path(place)));
+    let is_outside = !paths.iter().any(|path| scope.has(path));
+    paths.first().copied().filter(|_| is_outside)
 }
 
 /// A path without symbolic links.

@@ -8,6 +8,8 @@ use kpack_core::{Error, ids};
 use kpack_format::TargetId;
 use kpack_split::input::{MarkerGroup, Obstacle, Resolver};
 
+use super::misplaced::MisplacedArchive;
+
 /// Whether a binary has code for a GPU.
 #[derive(Debug, Clone, PartialEq, Eq)]
 pub(crate) enum CodeForGpu {
@@ -17,6 +19,8 @@ pub(crate) enum CodeForGpu {
     Doubtful(String, String),
     /// An archive is missing, damaged, or made for another build: what is wrong, and what to do.
     Fault(Id, String, String),
+    /// An archive is there, but not where the marker leads.
+    Misplaced(MisplacedArchive),
     /// Nowhere; there is code for these targets only.
     Nowhere(BTreeSet<String>),
     /// There are archives for these targets only, and nothing says for which ones they were built. Where an archive
@@ -44,6 +48,15 @@ impl CodeForGpu {
             format!(
                 "unset ROCM_KPACK_PATH: it replaces the installed archives, which have code for {gpu}"
             ),
+        )
+    }
+
+    /// The code for `gpu` is in an archive that does not count.
+    pub(crate) fn outside(gpu: &TargetId, archive: &Path) -> Self {
+        Self::Fault(
+            ids::MISSING_ARCHIVE,
+            format!("the archive for {gpu} is outside of the directory: `{}`", archive.display()),
+            "add it to the directory".to_owned(),
         )
     }
 
@@ -131,7 +144,7 @@ impl CodeForGpu {
                 more.append(known);
                 *self = Self::Unlisted(more, places);
             }
-            (Self::Fault(..), _)
+            (Self::Fault(..) | Self::Misplaced(_), _)
             | (Self::Here | Self::Doubtful(..), Self::Nowhere(_) | Self::Unlisted(..))
             | (Self::Doubtful(..), Self::Here) => {}
             (known, other) => *known = other,

@@ -16,12 +16,12 @@ use std::sync::OnceLock;
 use object::elf;
 
 use super::libraries::{LoadedLibrary, Loading, Scope, When};
+use super::loaded_by_name::{self, NamedLibrary};
 use crate::image;
 use kpack_core::Error;
 use kpack_core::platform::{MetadataExt, OsStrExt, OsStringExt, file_id};
 use kpack_format::is_exhaustion;
 use kpack_split::elf::{BinaryError, Dynamic, Image, Machine, ReadAt};
-use kpack_split::host;
 use kpack_split::input::{self, binary_error, or_refused};
 
 /// What the search needs to know of a machine.
@@ -93,22 +93,15 @@ const MAX_FILE: u64 = 64 << 20;
 /// [`Error::Io`] if a file cannot be read.
 pub(crate) fn libraries(
     path: &Path,
-    image: &host::Image<File>,
+    image: &Image<File>,
     scope: Option<&Scope>,
 ) -> Result<Loading, Error> {
     let found = or_refused(libraries_of(path, image, scope))?;
     Ok(found.unwrap_or_else(|found| Loading::Fails(found.text)))
 }
 
-fn libraries_of(
-    path: &Path,
-    image: &host::Image<File>,
-    scope: Option<&Scope>,
-) -> Result<Loading, Error> {
+fn libraries_of(path: &Path, image: &Image<File>, scope: Option<&Scope>) -> Result<Loading, Error> {
     let unknown = |why: String| Ok(Loading::Unknown(why));
-    let Some(image) = image.elf() else {
-        return unknown("it is for Windows".to_owned());
-    };
     let host = Host::of(image.machine);
     if host.name != env::consts::ARCH {
         return unknown(format!(
@@ -148,8 +141,9 @@ fn libraries_of(
         0 if !is_confined => image::variable(name).unwrap_or_default().into_vec(),
         _ => Vec::new(),
     };
-    let main =
-        LibraryFile { id: file_id(image.source()).map_err(|e| Error::io(path, "read", e))?, needs };
+    let id = file_id(image.source()).map_err(|e| Error::io(path, "read", e))?;
+    let mut main = LibraryFile { id, needs, by_name: Vec::new() };
+    main.add_named(path, image.source())?;
     let listed = if is_confined { Vec::new() } else { read_optional(Path::new(PRELOADED))? };
     let preloaded = [variable("LD_PRELOAD"), without_comments(&listed)];
     let mut search = Search::new(host, scope)?;
@@ -297,23 +291,43 @@ impl<'s> Search<'s> {
         });
         for name in words {
             // The dynamic linker goes on without them.
-            match self.need(0, name) {
+            match self.need(0, name, When::AtStart) {
                 Ok(()) | Err(Stop::Fails(_)) => {}
                 Err(stop) => return Err(stop),
             }
         }
-        let mut next = 0;
-        while let Some(object) = self.objects.get_mut(next) {
-            for name in std::mem::take(&mut object.file.needs.needed) {
-                self.need(next, &name)?;
+        let mut next = self.add_needed(0, When::AtStart)?;
+        // These are loaded later, and then all that they need.
+        let mut index = 0;
+        while let Some(object) = self.objects.get_mut(index) {
+            for library in std::mem::take(&mut object.file.by_name) {
+                let before = self.listed.len();
+                self.need(index, library.name.as_bytes(), When::ByName)?;
+                if !library.is_required
+                    && self.listed[before..].iter().all(LoadedLibrary::is_missing)
+                {
+                    self.listed.truncate(before);
+                }
+                next = self.add_needed(next, When::ByName)?;
             }
-            next += 1;
+            index += 1;
         }
         Ok(())
     }
 
+    /// Finds what the objects from this one on need, breadth first. Returns the number of objects.
+    fn add_needed(&mut self, mut next: usize, when: When) -> Result<usize, Stop> {
+        while let Some(object) = self.objects.get_mut(next) {
+            for name in std::mem::take(&mut object.file.needs.needed) {
+                self.need(next, &name, when)?;
+            }
+            next += 1;
+        }
+        Ok(next)
+    }
+
     /// Finds the library `name` for an object, if that was not asked for yet.
-    fn need(&mut self, by: usize, name: &[u8]) -> Result<(), Stop> {
+    fn need(&mut self, by: usize, name: &[u8], when: When) -> Result<(), Stop> {
         self.count()?;
         let name = self.expand(name, &self.objects[by].origin);
         if self.names.contains_key(&name) {
@@ -338,7 +352,7 @@ impl<'s> Search<'s> {
                 name: OsString::from_vec(name.clone()),
                 path,
                 needed_by: self.objects[by].path.clone(),
-                when: When::AtStart,
+                when,
                 is_provided,
             });
         }
@@ -404,8 +418,10 @@ impl<'s> Search<'s> {
         } else {
             (cached, &self.default_directories[..])
         };
+        let inherited = self.scope.filter(|_| has_rpath).map(|scope| &scope.inherited);
         let first = parents
             .flat_map(|object| &object.rpath)
+            .chain(inherited.into_iter().flatten())
             .chain(&self.library_path)
             .chain(&object.runpath)
             .map(|directory| directory.join(path));
@@ -501,12 +517,12 @@ impl<'s> Search<'s> {
             Err(_) => return Ok(None),
         };
         let read = match self.is_for_host(&file) {
-            Ok(Some(true)) => LibraryFile::read(file),
+            Ok(Some(true)) => LibraryFile::read(&path, file),
             Ok(Some(false)) => return Ok(None),
             Ok(None) => return fails(&"not an ELF file"),
-            Err(error) => Err(error.into()),
+            Err(error) => Err(Error::io(&path, "read", error)),
         };
-        match read.map_err(|error| binary_error(&path, error)) {
+        match read {
             Ok(found) => Ok(Some((path, found))),
             Err(Error::Refused { reason, .. }) => fails(&reason),
             Err(error) => Err(Stop::System(error)),
@@ -530,13 +546,25 @@ impl<'s> Search<'s> {
 struct LibraryFile {
     id: (u64, u64),
     needs: Needs,
+    /// What it loads by name.
+    by_name: Vec<NamedLibrary>,
 }
 
 impl LibraryFile {
-    fn read(file: File) -> Result<Self, BinaryError> {
-        let id = file_id(&file)?;
-        let needs = Needs::read(&Image::read_loaded(file)?)?;
-        Ok(Self { id, needs: needs.unwrap_or_default() })
+    fn read(path: &Path, file: File) -> Result<Self, Error> {
+        let failed = |error| binary_error(path, error);
+        let id = file_id(&file).map_err(|e| Error::io(path, "read", e))?;
+        let image = Image::read_loaded(file).map_err(failed)?;
+        let needs = Needs::read(&image).map_err(failed)?.unwrap_or_default();
+        let mut read = Self { id, needs, by_name: Vec::new() };
+        read.add_named(path, image.source())?;
+        Ok(read)
+    }
+
+    fn add_named(&mut self, path: &Path, file: &File) -> Result<(), Error> {
+        let linked = self.needs.needed.iter().filter_map(|name| str::from_utf8(name).ok());
+        self.by_name = loaded_by_name::names(path, file, linked)?;
+        Ok(())
     }
 }
 
@@ -678,8 +706,7 @@ mod tests {
         let own = env::current_exe().unwrap();
         for path in built.map(|name| tree.path(name)).into_iter().chain([own]) {
             let image = Image::read_loaded(input::open(&path).unwrap()).unwrap();
-            let Loading::Listed(found) = libraries(&path, &host::Image::Elf(image), None).unwrap()
-            else {
+            let Loading::Listed(found) = libraries(&path, &image, None).unwrap() else {
                 panic!("{path:?}");
             };
             let said = Command::new("ldd").arg(&path).output().unwrap().stdout;

@@ -4,9 +4,10 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 
+use super::lacking::Lacking;
 use super::machine::Reader;
 use super::process::{Process, open_linked};
-use super::runtime::HipRuntime;
+use super::runtime::{HipRuntime, is_runtime};
 use crate::installer::Installer;
 use kpack_core::{Error, Finding, Severity, ids, parallel};
 use kpack_format::names::is_archive;
@@ -117,7 +118,10 @@ impl PythonEnvironment {
             if only.as_ref().is_some_and(|only| !linked.path.starts_with(only)) {
                 continue;
             }
-            processes.push(Process::of_binary(&linked, own.as_ref(), reader)?);
+            let mut process = Process::of_binary(&linked, own.as_ref(), reader)?;
+            // Packages load libraries of each other before, and installers tell which packages are missing.
+            process.lacking = Lacking::default();
+            processes.push(process);
         }
         if let Some(only) = &only {
             environment.keep(only);
@@ -252,12 +256,6 @@ fn may_be_linked(path: &Path, name: &str) -> bool {
     };
     let endings = [".so", ".pyd", ".dll", ".exe"];
     endings.iter().any(|ending| name.ends_with(ending)) || name.contains(".so.") || is_program()
-}
-
-/// Whether a file is named as a HIP runtime is, also one that a tool for wheels renamed, or that of Windows.
-fn is_runtime(name: &str) -> bool {
-    name.starts_with("libamdhip64") && name.contains(".so")
-        || name.starts_with("amdhip64") && name.ends_with(".dll")
 }
 
 /// How a file differs from what RECORD says of it.

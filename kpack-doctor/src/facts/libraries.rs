@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use kpack_core::Error;
 use kpack_split::host;
 
-use super::dynamic_linker;
+use super::{dll_search, dynamic_linker};
 use crate::system_libraries::SystemLibraries;
 
 /// The libraries of a file.
@@ -38,10 +38,12 @@ pub struct LoadedLibrary {
 }
 
 /// When a library is loaded.
-#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub enum When {
     /// With the file that needs it, which cannot be loaded without it.
     AtStart,
+    /// By its name, when the code of a library of ROCm asks for it, which does not work without it.
+    ByName,
     /// When a function of it is first called, as Windows can do.
     AtFirstCall,
 }
@@ -58,9 +60,9 @@ impl LoadedLibrary {
         }
     }
 
-    /// Whether what needs it cannot be loaded, because it is missing.
+    /// Whether what needs it does not work, because it is missing.
     pub fn is_missing(&self) -> bool {
-        self.path.is_none() && !self.is_provided && self.when == When::AtStart
+        self.path.is_none() && !self.is_provided && self.when != When::AtFirstCall
     }
 }
 
@@ -72,6 +74,8 @@ pub struct Scope {
     pub directory: Option<PathBuf>,
     /// What the system provides.
     pub system: SystemLibraries,
+    /// The directories of the DT_RPATH of the program that loads a library by name: those without a run path inherit it.
+    pub inherited: Vec<PathBuf>,
 }
 
 impl Scope {
@@ -101,7 +105,10 @@ pub fn libraries(
     image: &host::Image<File>,
     scope: Option<&Scope>,
 ) -> Result<Loading, Error> {
-    dynamic_linker::libraries(path, image, scope)
+    match image {
+        host::Image::Elf(image) => dynamic_linker::libraries(path, image, scope),
+        host::Image::Pe(image) => dll_search::libraries(path, image, scope),
+    }
 }
 
 #[cfg(test)]

@@ -137,6 +137,8 @@ pub(crate) struct Machine {
     pub(crate) linker_variables: Vec<&'static str>,
     /// Whether the caller named them.
     pub(crate) asked: bool,
+    /// Whether only the files of one directory count.
+    pub(crate) is_confined: bool,
     pub(crate) environment: Environment,
     pub(crate) shim_mode: ShimMode,
 }
@@ -159,6 +161,7 @@ impl Machine {
             access: Access::of(&options.system),
             linker_variables: Vec::from_iter(linker_variables.filter(is_set)),
             asked,
+            is_confined,
             environment,
             shim_mode: get("KPACK_HIP")
                 .and_then(|mode| ShimMode::read(&mode))

@@ -6,10 +6,14 @@
 pub(crate) mod binary;
 pub(crate) mod code;
 pub(crate) mod device_packages;
+mod dll_search;
 mod dynamic_linker;
 pub(crate) mod environment;
+pub(crate) mod lacking;
 pub(crate) mod libraries;
+mod loaded_by_name;
 pub(crate) mod machine;
+pub(crate) mod misplaced;
 pub(crate) mod places;
 pub(crate) mod process;
 pub(crate) mod restore;

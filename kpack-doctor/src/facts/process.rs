@@ -10,6 +10,7 @@ use kpack_split::elf::DeviceCode;
 use kpack_split::input::{self, FileKind, LinkedBinary, Prefix, or_refused};
 
 use super::binary::{Binary, Form, real};
+use super::lacking::Lacking;
 use super::libraries::{self, Loading};
 use super::machine::Reader;
 use super::runtime::{HipRuntime, Runtime, shim};
@@ -25,17 +26,21 @@ pub(crate) struct Process {
     pub(crate) runtime: Runtime,
     /// The shim that it is loaded with.
     pub(crate) shim: Option<PathBuf>,
+    /// What it needs and does not have.
+    pub(crate) lacking: Lacking,
     /// The file and, if the caller named it, its libraries, without those that have no device code.
     pub(crate) binaries: Vec<Binary>,
 }
 
 impl Process {
-    /// The process of `file`, without binaries.
-    fn new(file: &Path, loading: &Loading) -> Result<Self, Error> {
+    /// The process of `file`, which the caller may have named, without binaries.
+    fn new(file: &Path, loading: &Loading, reader: &Reader, is_named: bool) -> Result<Self, Error> {
+        let runtime = Runtime::of(file, loading)?;
         Ok(Self {
             file: file.to_owned(),
             real: real(file),
-            runtime: Runtime::of(file, loading)?,
+            lacking: Lacking::of(file, loading, &runtime, reader, is_named)?,
+            runtime,
             shim: shim(loading),
             binaries: Vec::new(),
         })
@@ -49,7 +54,7 @@ impl Process {
         reader: &Reader,
     ) -> Result<Self, Error> {
         let loading = libraries::libraries(&linked.path, &linked.image, reader.scope.as_ref())?;
-        let mut process = Self::new(&linked.path, &loading)?;
+        let mut process = Self::new(&linked.path, &loading, reader, false)?;
         if let (Runtime::Missing(_) | Runtime::None, Some(other)) = (&process.runtime, other) {
             process.runtime = Runtime::Found(other.clone());
         }
@@ -74,7 +79,14 @@ impl Process {
     /// The process of a file that is refused, for this reason.
     fn refused(file: &Path, reason: String) -> Self {
         let runtime = Runtime::Fails(reason);
-        Self { file: file.to_owned(), real: real(file), runtime, shim: None, binaries: Vec::new() }
+        Self {
+            file: file.to_owned(),
+            real: real(file),
+            runtime,
+            shim: None,
+            lacking: Lacking::default(),
+            binaries: Vec::new(),
+        }
     }
 
     /// The same, with what is known about the code for these GPUs alone.
@@ -119,7 +131,7 @@ impl Process {
         }
         let linked = LinkedBinary::read(path, file)?;
         let loading = libraries::libraries(path, &linked.image, reader.scope.as_ref())?;
-        let mut process = Self::new(path, &loading)?;
+        let mut process = Self::new(path, &loading, reader, true)?;
         process.add(&linked, reader)?;
         if let Loading::Listed(libraries) = &loading {
             for library in libraries.iter().filter_map(|library| library.path.as_ref()) {

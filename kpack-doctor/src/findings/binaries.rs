@@ -10,6 +10,7 @@ use kpack_format::{Delivery, Generic, TargetId};
 use crate::facts::binary::{Binary, Form, Join};
 use crate::facts::code::CodeForGpu;
 use crate::facts::machine::Machine;
+use crate::facts::misplaced::MisplacedArchive;
 use crate::facts::process::Process;
 use crate::facts::restore::{AllLost, Lost};
 use crate::facts::runtime::Runtime;
@@ -100,6 +101,21 @@ pub(super) fn of_binary(
             let text = format!("{form}, but {text}");
             let fault = Finding::new(Severity::Fault, *id, path, text).with_help(advice);
             Some(explained(fault.into(), lost(gpu).filter(|_| code.is_missing())))
+        }
+        CodeForGpu::Misplaced(MisplacedArchive { from, to, moved }) => {
+            let (found, expected) = (from.display(), to.display());
+            let text = format!(
+                "{form}, but the archive for {gpu} is in the wrong directory: `{found}`; the marker leads to `{expected}`"
+            );
+            let fault = Finding::new(Severity::Fault, ids::MISSING_ARCHIVE, path, text);
+            let remedy = moved.as_ref().and_then(|(from, to)| {
+                Remedy::new("mv", [word(from)?, word(to)?])
+            });
+            let advice = match &remedy {
+                Some(remedy) => format!("run `{}`", remedy.command),
+                None => "move it there".to_owned(),
+            };
+            Some(Diagnosis::from(fault.with_help(advice)).mended_by(remedy))
         }
         CodeForGpu::Nowhere(known) | CodeForGpu::Unlisted(known, _) => match generic(&binary.form, known, gpu) {
             Ok(Some(Generic { target, since })) => {

@@ -2,6 +2,7 @@
 
 mod binaries;
 mod environment;
+mod lacking;
 mod machine;
 mod packages;
 mod runtimes;
@@ -62,6 +63,7 @@ fn of_processes<'a>(
             binaries::of_binary(binary, process, machine, all_lost, &mut findings);
             binaries::of_databases(binary, machine, all_lost, &mut findings);
         }
+        lacking::of_process(process, machine, &mut findings);
     }
     for group in Processes::all(processes, machine) {
         group.judge(machine, &mut findings);

@@ -11,6 +11,7 @@ use crate::facts::machine::Machine;
 use crate::facts::process::Process;
 use crate::facts::runtime::{HipRuntime, Loader, Runtime};
 use crate::remedy::{Diagnosis, Remedy};
+use crate::system_libraries::is_dll;
 
 /// The most names in one message.
 const MOST_NAMES: usize = 5;
@@ -112,6 +113,21 @@ impl<'a> Processes<'a> {
                 format!("{files} needs no HIP runtime itself"),
             )
             .with_help("run `kpack doctor` for the program, library or module that needs one"),
+            // The driver for Windows has one, which is not where kpack runs.
+            Runtime::Missing(name) if is_dll(name) && !machine.is_confined && !cfg!(windows) => {
+                let text = format!(
+                    "{files} needs {name}, which is not in its directory; AMD's driver for Windows may contain it"
+                );
+                let note = finding(Severity::Note, ids::UNKNOWN_RUNTIME, text)
+                    .with_help(beside(name, "the program"));
+                return findings.push(Diagnosis::from(note).leaving_open());
+            }
+            Runtime::Missing(name) if is_dll(name) => finding(
+                Severity::Fault,
+                ids::MISSING_LIBRARY,
+                format!("{files} needs {name}, which was not found"),
+            )
+            .with_help(beside(name, "the program")),
             Runtime::Missing(name) => finding(
                 Severity::Fault,
                 ids::MISSING_LIBRARY,
@@ -120,6 +136,7 @@ impl<'a> Processes<'a> {
             .with_help("install ROCm's HIP runtime, or add its directory to LD_LIBRARY_PATH"),
             Runtime::Found(hip) => {
                 findings.push(self.of_runtime(hip, machine));
+                findings.extend(of_functions(hip).map(Diagnosis::from));
                 if let Some(Loader::Kpack(_) | Loader::Rocm(_)) = hip.loader {
                     findings.extend(self.of_several_gpus(hip, machine));
                 }
@@ -141,12 +158,23 @@ impl<'a> Processes<'a> {
         Diagnosis::from(match &hip.loader {
             Some(Loader::Kpack(loader)) => reads("kpack's", loader),
             Some(Loader::Rocm(loader)) => reads("ROCm's", loader),
-            Some(Loader::Missing(name)) => {
+            Some(Loader::Missing { name, other }) => {
                 let files = self.files();
-                let text = format!("the HIP runtime of {files} needs {name}, which was not found");
-                finding(Severity::Fault, ids::MISSING_LIBRARY, text).with_help(
-                    "install the loader (`librocm-kpack0`), or add its directory to LD_LIBRARY_PATH",
-                )
+                let mut text =
+                    format!("the HIP runtime of {files} needs {name}, which was not found");
+                if let Some(other) = other {
+                    text.push_str(&format!("; {} is another version", other.display()));
+                }
+                let help = if is_dll(name) {
+                    let runtime = hip.path.file_name().unwrap_or_default().display().to_string();
+                    beside(name, &runtime)
+                } else if other.is_some() {
+                    "use a HIP runtime and a loader (`librocm_kpack`) from the same ROCm".to_owned()
+                } else {
+                    "install the loader (`librocm-kpack0`), or add its directory to LD_LIBRARY_PATH"
+                        .to_owned()
+                };
+                finding(Severity::Fault, ids::MISSING_LIBRARY, text).with_help(help)
             }
             None if self.split.is_empty() => {
                 let besides = match self.shim {
@@ -246,6 +274,26 @@ impl<'a> Processes<'a> {
         };
         (advice, None)
     }
+}
+
+/// A loader that lacks functions which the HIP runtime calls is of another version.
+fn of_functions(hip: &HipRuntime) -> Option<Finding> {
+    let loader = hip.loader.as_ref()?.path()?;
+    if hip.lacking.is_empty() {
+        return None;
+    }
+    let text = format!(
+        "this loader does not have {}, which the HIP runtime {} calls: they are from different versions",
+        list_some(&hip.lacking, MOST_NAMES),
+        hip.path.display()
+    );
+    let fault = Finding::new(Severity::Fault, ids::LOADER_VERSION, loader, text);
+    Some(fault.with_help("copy the loader from the ROCm that the HIP runtime is from"))
+}
+
+/// The advice to copy a DLL.
+fn beside(name: &str, other: &str) -> String {
+    format!("copy {name} from the `bin` directory of ROCm to the directory of {other}")
 }
 
 /// Paths, not too many.

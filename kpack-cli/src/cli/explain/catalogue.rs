@@ -429,7 +429,17 @@ catalogue! {
         MISSING_LIBRARY
             "A library that the HIP runtime or the program needs was not found."
             "The program does not start, or finds no kernels."
-            "Install the library, or add its directory to LD_LIBRARY_PATH."
+            "Install the library, or add its directory to LD_LIBRARY_PATH. On Windows, copy the DLL to the directory of the program. If ROCm's `rocm_kpack.dll` is missing, copy it from the ROCm that the HIP runtime is from."
+
+        LOADER_VERSION
+            "The HIP runtime calls functions of the loader (`librocm_kpack`) that this loader does not have."
+            "The program does not start, or ends at the first such call."
+            "Copy the HIP runtime and the loader from the same ROCm."
+
+        MISSING_DATABASE
+            "A library of ROCm was copied without its kernel database, such as `rocblas/library`."
+            "rocBLAS, hipBLASLt and hipSPARSELt fail at the first call. MIOpen and rocFFT compile or search for kernels at run time, which is slow."
+            "Copy the directory with the kernel database too, to the same place beside the library."
     }
 
     "Configuration" {
@@ -594,7 +604,7 @@ catalogue! {
         MISSING_ARCHIVE
             "There is no archive at the paths in the marker and the variables."
             "The kernels in it do not load."
-            "Install the package with the archive, or split the binary again. If `kpack trim` removed the archive, run the command that `kpack doctor` prints."
+            "If the message says where the archive is, run the command that moves it. Otherwise install the package with the archive, or split the binary again. If `kpack trim` removed the archive, run the command that `kpack doctor` prints."
 
         DAMAGED_ARCHIVE
             "An archive cannot be read."
@@ -735,7 +745,7 @@ catalogue! {
         INCOMPLETE_DATABASE
             "A kernel database lacks a file, or an entry for a target, that another of its files needs."
             "On GPUs of that target, the library fails or is slower."
-            "Build the library for the target again, or merge what each machine built with `kpack artifact recombine`."
+            "Build the library for the target again, or merge what each machine built with `kpack artifact recombine`. If an application was copied, copy the missing file too."
 
         FILE_FOR_ALL_TARGETS
             "A file contains device code for several targets, and stays one file for all of them."
