@@ -7,9 +7,10 @@ use std::path::{Path, PathBuf};
 use std::slice;
 
 use anyhow::{Context, Result, ensure};
+use kpack_split::pe;
 use kpack_tests::conformance::{ROCM_7_14, check};
 use kpack_tests::fixture::{FatLibrary, Storage, WindowsBuild, WindowsLinker, code};
-use kpack_tests::require::{checked, fetched};
+use kpack_tests::require::{self, checked, fetched};
 use kpack_tests::sha256;
 use kpack_tests::{corpus, windows};
 use object::Object;
@@ -265,5 +266,36 @@ fn stub_imports(dll: &[u8], directory: &Path) -> Result<()> {
         run!("{compiler} -O2 -shared -o {library} {source}")?;
     }
     ensure!(!functions.is_empty(), "it needs no library of ROCm");
+    Ok(())
+}
+
+#[test]
+#[ignore = "needs mingw-w64, and ROCm's DLLs for Windows, which it fetches"]
+fn the_dlls_that_published_ones_need_are_those_that_objdump_lists() -> Result<()> {
+    const OBJDUMP: &str = "x86_64-w64-mingw32-objdump";
+    if !require::tool(OBJDUMP) {
+        return Ok(());
+    }
+    let Some((_, directory)) = fetched(corpus::rocm_for_windows()) else {
+        return Ok(());
+    };
+    let (mut compared, mut delayed) = (0, 0);
+    for entry in fs::read_dir(directory)?.flatten() {
+        let path = entry.path();
+        if path.extension().is_none_or(|extension| extension != "dll") {
+            continue;
+        }
+        let image = pe::Image::read(fs::File::open(&path)?)?;
+        let (later, own): (Vec<_>, Vec<_>) =
+            image.imported_dlls()?.into_iter().partition(|dll| dll.is_delayed);
+        let own = Vec::from_iter(own.iter().map(|dll| String::from_utf8_lossy(&dll.name)));
+        // It does not list those that are loaded later.
+        let listed = run!("{OBJDUMP} -p {path}")?;
+        let listed = listed.lines().filter_map(|line| line.trim().strip_prefix("DLL Name: "));
+        ensure!(own == Vec::from_iter(listed), "{}: {own:?}", path.display());
+        compared += 1;
+        delayed += later.len();
+    }
+    ensure!(compared > 5 && delayed > 0, "{compared} DLLs, {delayed} loaded later");
     Ok(())
 }
