@@ -3,11 +3,14 @@
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
-use kpack_core::{Error, Finding, files};
+use kpack_core::files::{self, with_slashes};
+use kpack_core::{Error, Finding};
 use kpack_format::TargetId;
-use kpack_split::input::{self, or_refused, placed};
+use kpack_split::elf::DeviceCode;
+use kpack_split::input::{self, LinkedBinary, or_refused, placed};
 use kpack_tree::databases::{self, Database, InstalledDatabase};
 use kpack_tree::gaps::gaps;
+use kpack_tree::place::Place;
 use kpack_tree::{DatabaseSelection, Only, Parsed, Walk};
 
 use super::libraries::{LoadedLibrary, Loading};
@@ -106,7 +109,13 @@ impl Lacking {
             return Ok(());
         }
         let found = Vec::from_iter(found.into_iter().filter(|found| database.has_files(found)));
-        if found.is_empty() && !database.is_beside(directory) {
+        // ROCm 7.14's rocFFT has its kernels in archives.
+        let is_split = || {
+            let linked = or_refused(LinkedBinary::open(&library))?;
+            Ok::<_, Error>(linked.is_ok_and(|linked| matches!(linked.code, DeviceCode::Split(_))))
+        };
+        let is_lacking = found.is_empty() && !database.is_beside(directory);
+        if is_lacking && (database.is_required || !is_split()?) {
             self.databases.push(LackingDatabase::All {
                 database: database.name,
                 expected: directory.join(database.place()),
@@ -136,11 +145,23 @@ impl Lacking {
             parsed: Parsed::default(),
             only: Only::Databases,
         };
+        let is_for = |target: &TargetId| {
+            let mut gpus = reader.machine.gpus().iter();
+            gpus.any(|gpu| {
+                gpu.processor() == target.processor() || gpu.may_run(&target.to_string())
+            })
+        };
         let mut entries = Vec::new();
         for entry in input::walk(&found.directory).min_depth(1) {
             // Another tool may be replacing it.
             let Ok(entry) = entry else { continue };
-            if entry.file_type().is_dir() {
+            let path = entry.path().strip_prefix(root).unwrap_or(entry.path());
+            // Those of other GPUs can be thousands.
+            let is_of_other = matches!(
+                databases::recognise(&with_slashes(path)),
+                Some((_, Place::Target(target))) if !is_for(&target)
+            );
+            if entry.file_type().is_dir() || is_of_other {
                 continue;
             }
             match or_refused(walk.entry(&entry)) {
@@ -154,12 +175,6 @@ impl Lacking {
                 Err(error) => return Err(error),
             }
         }
-        let is_for = |target: &TargetId| {
-            let mut gpus = reader.machine.gpus().iter();
-            gpus.any(|gpu| {
-                gpu.processor() == target.processor() || gpu.may_run(&target.to_string())
-            })
-        };
         let gaps = gaps(entries.iter()).into_iter();
         let own = gaps.filter(|gap| gap.targets.is_empty() || gap.targets.iter().any(is_for));
         let files = own.map(|gap| LackingDatabase::Files(gap.from.clone(), gap.text()));

@@ -26,7 +26,7 @@ fn of_library(lacking: &LackingLibrary, process: &Process, machine: &Machine) ->
         When::AtStart | When::AtFirstCall => "needs",
     };
     let (place, help) = if is_dll(&name) {
-        let directory = process.file.parent().unwrap_or(Path::new("."));
+        let directory = process.real.parent().unwrap_or(Path::new("/"));
         (format!("is not in {}", directory.display()), "copy it to this directory".to_owned())
     } else if machine.is_confined {
         ("was not found".to_owned(), "add it to the directory".to_owned())

@@ -59,11 +59,12 @@ fn of_processes<'a>(
 ) -> Vec<Diagnosis> {
     let mut findings = Vec::new();
     for process in processes.clone() {
+        // Without these, no code is asked for.
+        lacking::of_process(process, machine, &mut findings);
         for binary in &process.binaries {
             binaries::of_binary(binary, process, machine, all_lost, &mut findings);
             binaries::of_databases(binary, machine, all_lost, &mut findings);
         }
-        lacking::of_process(process, machine, &mut findings);
     }
     for group in Processes::all(processes, machine) {
         group.judge(machine, &mut findings);

@@ -64,7 +64,7 @@ fn faults(tree: &Tree, program: &str, counts: Counts) -> String {
     found(&report_of(tree, program, counts), Severity::Fault, tree).join("\n")
 }
 
-/// rocBLAS's kernel database for the GPU, as rocBLAS 6.4 writes it.
+/// rocBLAS's kernel database for the GPU, as rocBLAS 6.4 writes it, and a part of that for another GPU.
 fn database(tree: &Tree, directory: &str) {
     let put = |name: &str, bytes: Vec<u8>| tree.write(&format!("{directory}/{name}"), bytes);
     let stem = format!("TensileLibrary_Type_SS_{GPU}");
@@ -77,6 +77,7 @@ fn database(tree: &Tree, directory: &str) {
     put(&format!("{fallback}.dat"), library_of_kernels(&[], &[true]).unwrap());
     put(&format!("{fallback}_{GPU}.hsaco"), object());
     put(&format!("Kernels.so-000-{GPU}.hsaco"), object());
+    put("TensileLibrary_lazy_gfx942.dat", lazy_library("gfx942", &["not-there"]).unwrap());
 }
 
 /// A program with ROCm, its libraries and archives in the directory `app`.
@@ -137,7 +138,14 @@ fn each_file_of_an_application_for_linux_is_missed() {
     let removed = each_file(&tree.path("app"), || faults(&tree, PROGRAM, Counts::Application));
     assert!(removed.missed.len() >= 30, "{removed:#?}");
     // Loaders do not read manifests.
-    assert_eq!(removed.unnoticed, ["lib/.kpack/vec_lib.kpm", "share/LICENSE"]);
+    assert_eq!(
+        removed.unnoticed,
+        [
+            "lib/.kpack/vec_lib.kpm",
+            "lib/rocblas/library/TensileLibrary_lazy_gfx942.dat",
+            "share/LICENSE"
+        ]
+    );
     // Without a scope, this machine's libraries count as well.
     fs::remove_file(tree.path("app/lib/libother3.so.1")).unwrap();
     let said = faults(&tree, PROGRAM, Counts::Machine);
@@ -252,7 +260,11 @@ fn libraries_without_their_kernel_databases() {
     }
     tree.write("app/share/miopen/db/gfx1100.kdb", "");
     tree.write("app/lib/rocfft/rocfft_kernel_cache.db", "");
-    for name in ["libMIOpen.so.1", "librocfft-5e17f420.so.0.1"] {
+    // That of ROCm 7.14 has its kernels in archives.
+    let library = FatLibrary::new().wrapper(Storage::Plain, [code(GPU, 1)]);
+    library.build(&tree.path("app/lib/split/librocfft.so.0")).unwrap();
+    split_files(&tree, "app", &["lib/split/librocfft.so.0"]);
+    for name in ["libMIOpen.so.1", "librocfft-5e17f420.so.0.1", "split/librocfft.so.0"] {
         let report = report_of(&tree, &format!("app/lib/{name}"), Counts::Machine);
         let notes = found(&report, Severity::Note, &tree).join("\n");
         assert!(!notes.contains("missing-database"), "{notes}");
@@ -346,7 +358,8 @@ fn each_file_of_an_application_for_windows_is_missed() {
     let report = report_of(&tree, "app/bin/vec.dll", Counts::Application);
     assert_eq!(report.loads, Some(true), "{report:#?}");
     let removed = each_file(&tree.path("app"), || faults_for_windows(&tree, Counts::Application));
-    assert_eq!(removed.unnoticed, ["lib/.kpack/vec_lib.kpm"], "{removed:#?}");
+    let other = "bin/rocblas/library/TensileLibrary_lazy_gfx942.dat";
+    assert_eq!(removed.unnoticed, [other, "lib/.kpack/vec_lib.kpm"], "{removed:#?}");
 
     fs::remove_file(tree.path("app/bin/rocm_kpack.dll")).unwrap();
     let said = faults(&tree, "app/bin/vec.dll", Counts::Machine);
