@@ -16,6 +16,7 @@ mod layout;
 mod memory;
 mod plan;
 mod room;
+pub mod run_path;
 mod section_table;
 mod wrappers;
 

@@ -3,3 +3,4 @@
 mod elf_layouts;
 mod layouts;
 mod markers;
+mod run_path;
