@@ -305,6 +305,32 @@ pub(crate) const GROUPS: &[Group] = &[
         }],
     },
     Group {
+        name: "stage",
+        setup: setup::trim,
+        fresh: "rm -rf staged
+            mkdir -p prefix/lib
+            [ -e prefix/lib/library.so ] || cp -L library.so prefix/lib",
+        rows: &[
+            Row {
+                what: "Stage librocsparse (1.3 GB)",
+                reference: ("`cp -r` of the output, flushed", "cp -r --reflink=never --sparse=never prefix staged
+                    sync staged/lib/library.so"),
+                own: "kpack stage --quiet --system-rocm prefix/lib/library.so --output-dir staged",
+                bounds: &[Wall(1.2), Memory(64.0)],
+                ..ROW
+            },
+            Row {
+                what: "Stage librocsparse for one GPU (190 MB)",
+                reference: ("`cp` of the output, flushed", "mkdir staged
+                    cp --reflink=never --sparse=never trimmed.so staged
+                    sync staged/trimmed.so"),
+                own: "kpack stage --quiet --system-rocm --arch gfx1030 prefix/lib/library.so --output-dir staged",
+                bounds: &[Wall(1.3), Memory(64.0)],
+                ..ROW
+            },
+        ],
+    },
+    Group {
         name: "trim-compressed",
         setup: setup::trim_compressed,
         fresh: FRESH_PREFIX,

@@ -107,7 +107,8 @@ Check:
 Carry:
   kpack artifact pack, select, unpack
                                     artifacts, from the build to the machine that needs them
-  kpack stage                       a Rust program with HIP kernels
+  kpack stage PROGRAM --output-dir DIR
+                                    a program, with all that it needs on another machine
 
 `kpack help` lists all commands, and `kpack COMMAND --help` describes one.
 ";

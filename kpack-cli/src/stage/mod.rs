@@ -6,6 +6,7 @@
 //! that the programs use into one archive per module and GPU target, and changes the markers to
 //! relative paths.
 
+mod app;
 mod build_paths;
 mod libraries;
 mod messages;
@@ -22,6 +23,7 @@ use output_dir::OutputDir;
 use places::BuildDirectories;
 use release::Release;
 
+pub use app::{Also, AppOptions, Application, Part, StagedEntry, stage_application};
 pub use options::Options;
 
 /// Stages the results of a build. `messages` is the output of `cargo build

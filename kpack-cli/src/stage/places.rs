@@ -28,6 +28,11 @@ pub(super) struct BuildDirectories {
 }
 
 impl BuildDirectories {
+    /// These directories.
+    pub(super) fn new(own: Vec<PathBuf>) -> Self {
+        Self { own, fetched: Vec::new() }
+    }
+
     pub(super) fn of_build(built: &Built, libraries: &[KernelLibrary]) -> Result<Self, Error> {
         let (mut own, mut fetched) = (BTreeSet::new(), BTreeSet::new());
         for (directory, local) in &built.packages {
@@ -102,7 +107,7 @@ impl BuildDirectories {
     }
 
     /// Describes a build path in a file, if any.
-    fn in_file(&self, path: &Path) -> Result<Option<String>, Error> {
+    pub(super) fn in_file(&self, path: &Path) -> Result<Option<String>, Error> {
         let file = File::open(path).map_err(|e| Error::io(path, "open", e))?;
         let place = build_paths::find(BufReader::new(file), &self.own, &self.fetched)
             .map_err(|e| Error::io(path, "read", e))?;

@@ -212,6 +212,10 @@ fn commands_about_builds_print_what_the_schema_says() {
         .unwrap();
     let failed = printed.run(&tree, "stage", 3, &stage);
     assert_eq!(failed["id"], "nothing-built");
+    let program = library().kind(Kind::Pie);
+    program.build(&tree.path("app")).unwrap();
+    let staged = printed.run(&tree, "stage", 0, &["stage", "app", "--output-dir", "application"]);
+    assert_eq!(staged["files"][0]["path"], "bin/app");
     assert_eq!(printed.faults(), "");
 }
 

@@ -60,6 +60,7 @@ mod shared_bundles;
 mod sizes;
 mod spirv;
 mod stage;
+mod stage_application;
 mod stage_build_paths;
 mod stage_output_dir;
 mod stage_windows;

@@ -307,6 +307,12 @@ fn given(page: &str) -> (Tree, Vec<(&'static str, String)>) {
                 ],
             );
         }
+        "docs/stage.md" => {
+            let kernels = TARGETS.map(|target| code(target, "add"));
+            let program = FatLibrary::new().kind(Kind::Pie).wrapper(Storage::Plain, kernels);
+            program.build(&tree.path("app/bin/app")).unwrap();
+            fat(&tree, &["plugins/libgpu.so"]);
+        }
         "docs/kpack-create.md" => {
             tree.write("build/add.hsaco", code_object("gfx942", b"add").unwrap());
             replace("hipcc --genco --offload-arch=gfx942 -o build/add.hsaco add.hip", "");

@@ -99,6 +99,7 @@ ids! {
     UNKNOWN_RUNTIME = "unknown-runtime";
     NOT_LOADABLE = "not-loadable";
     MISSING_LIBRARY = "missing-library";
+    RUN_PATH = "run-path";
     LOADER_VERSION = "loader-version";
     MISSING_DATABASE = "missing-database";
     BAD_CONFIGURATION = "bad-configuration";

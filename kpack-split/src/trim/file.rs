@@ -456,6 +456,19 @@ impl TrimPlan {
         Ok(WrittenFile { identity, lost, freed })
     }
 
+    /// Writes the smaller file to the empty file `output`, and checks it. It reads the planned file `input`, which is shown
+    /// as `path`.
+    ///
+    /// # Errors
+    /// As [`apply`](Self::apply).
+    pub fn write_to(&self, path: &Path, input: &File, output: &File) -> Result<(), Error> {
+        if Identity::of(path, input)? != self.identity {
+            return Err(Error::changed(path));
+        }
+        self.write(path, input, output)?;
+        self.check(path, input, output)
+    }
+
     fn offsets(&self) -> Vec<u64> {
         match &self.kind {
             Kind::Linked { offsets, .. } | Kind::Objects { offsets, .. } => offsets.clone(),

@@ -440,6 +440,11 @@ catalogue! {
             "A library of ROCm was copied without its kernel database, such as `rocblas/library`."
             "rocBLAS, hipBLASLt and hipSPARSELt fail at the first call. MIOpen and rocFFT compile or search for kernels at run time, which is slow."
             "Copy the directory with the kernel database too, to the same place beside the library."
+
+        RUN_PATH
+            "A staged program or library does not find the libraries beside it, and its run path has no room for their directory."
+            "Only files on the machine that staged it would be found, so the program would not start elsewhere."
+            "Link the program with the option that the message shows, or change a copy of it with the command there, and stage that."
     }
 
     "Configuration" {

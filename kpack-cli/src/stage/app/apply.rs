@@ -1,0 +1,149 @@
+//! Writes the application into the hidden directory.
+
+use std::collections::BTreeMap;
+use std::ffi::OsStr;
+use std::fs::File;
+use std::io::Write;
+use std::path::{Path, PathBuf};
+
+use kpack_artifact::removal;
+use kpack_core::files::open;
+use kpack_core::finding::Finding;
+use kpack_core::platform::{MetadataExt, set_mode};
+use kpack_core::publish::{Directory, copy_range};
+use kpack_core::{Error, interrupt};
+use kpack_split::input::until_unchanged;
+use kpack_split::trim::{self, Keep, Scratch, Trim};
+
+use super::plan::{Entry, Plan};
+use crate::stage::output_dir::OutputDir;
+
+/// What was written.
+#[derive(Debug, Default)]
+pub(super) struct Written {
+    /// Programs and libraries by path in the output, open for changes.
+    pub(super) binaries: BTreeMap<PathBuf, File>,
+    /// What to say of files that keep their code.
+    pub(super) findings: Vec<Finding>,
+}
+
+struct Writer<'a> {
+    plan: &'a Plan,
+    output: &'a OutputDir,
+    keep: Option<&'a Keep>,
+    /// The directory of the last entry: they come in the order of their paths.
+    last: Option<(PathBuf, Directory)>,
+    written: Written,
+}
+
+/// Writes all of `plan`. With `keep`, the code for other GPUs goes.
+///
+/// # Errors
+/// [`Error::Io`]; [`Error::Refused`] for damaged files.
+pub(super) fn apply(
+    plan: &Plan,
+    output: &OutputDir,
+    keep: Option<&Keep>,
+) -> Result<Written, Error> {
+    let mut writer = Writer { plan, output, keep, last: None, written: Written::default() };
+    for (path, entry) in &plan.entries {
+        writer.entry(path, entry)?;
+    }
+    Ok(writer.written)
+}
+
+impl Writer<'_> {
+    fn entry(&mut self, path: &Path, entry: &Entry) -> Result<(), Error> {
+        match entry {
+            Entry::Binary(from) => {
+                let file = self.copy(path, from)?;
+                self.written.binaries.insert(path.to_owned(), file);
+            }
+            Entry::Copy(from) => drop(self.copy(path, from)?),
+            Entry::Manifest(from) => self.manifest(path, from)?,
+            Entry::Link(target) => {
+                let shown = self.output.path.join(path);
+                let (directory, name) = self.place(path)?;
+                let linked = directory.symlink(name, target);
+                linked.map_err(|error| Error::io(&shown, "link", error))?;
+            }
+        }
+        Ok(())
+    }
+
+    /// The directory for an entry, and its name.
+    fn place<'p>(&mut self, path: &'p Path) -> Result<(&Directory, &'p OsStr), Error> {
+        let parent = path.parent().unwrap_or(Path::new(""));
+        let name = path.file_name().unwrap_or_default();
+        if self.last.as_ref().is_none_or(|(last, _)| last != parent) {
+            self.last = Some((parent.to_owned(), self.output.tree.provide_below(parent)?));
+        }
+        match &self.last {
+            Some((_, directory)) => Ok((directory, name)),
+            None => Err(Error::changed(path)),
+        }
+    }
+
+    /// Copies a file, without code for other GPUs, and opens the copy. It can be run if the file can.
+    fn copy(&mut self, path: &Path, from: &Path) -> Result<File, Error> {
+        let shown = self.output.path.join(path);
+        interrupt::check(&shown, "write")?;
+        until_unchanged(|| {
+            let input = open(from)?;
+            let trimmed = self.trimmed(from, &input)?;
+            let (directory, name) = self.place(path)?;
+            // Another attempt may have begun it.
+            directory.remove_tree(name)?;
+            let failed = |error| Error::io(&shown, "write", error);
+            let output = directory.create(name).map_err(failed)?;
+            match trimmed {
+                Some(plan) => plan.write_to(from, &input, &output)?,
+                None => {
+                    let size = input.metadata().map_err(failed)?.len();
+                    let copied = copy_range(&input, &output, 0..size, 0);
+                    copied.map_err(|error| Error::io(from, "copy", error))?;
+                }
+            }
+            let mode = input.metadata().map_err(failed)?.mode();
+            let mode = if mode & 0o111 == 0 { 0o644 } else { 0o755 };
+            set_mode(&output, mode).map_err(failed)?;
+            Ok(output)
+        })
+    }
+
+    /// How a file becomes smaller, if it does.
+    fn trimmed(&mut self, from: &Path, input: &File) -> Result<Option<Box<trim::TrimPlan>>, Error> {
+        let Some(keep) = self.keep else {
+            return Ok(None);
+        };
+        let file = input.try_clone().map_err(|error| Error::io(from, "read", error))?;
+        let scratch = Scratch { directory: &self.output.hidden, only_measured: false };
+        Ok(match trim::plan(from, file, keep, scratch)? {
+            Trim::Planned(plan) => Some(plan),
+            Trim::LeftAlone(finding) => {
+                self.written.findings.push(finding);
+                None
+            }
+            Trim::Nothing | Trim::Done => None,
+        })
+    }
+
+    /// Writes a manifest without archives that are not staged.
+    fn manifest(&mut self, path: &Path, from: &Path) -> Result<(), Error> {
+        let parent = path.parent().unwrap_or(Path::new(""));
+        let is_gone = |name: &str| !self.plan.entries.contains_key(&parent.join(name));
+        match removal::without(from, open(from)?, &is_gone)? {
+            None => drop(self.copy(path, from)?),
+            Some(bytes) => {
+                let shown = self.output.path.join(path);
+                let (directory, name) = self.place(path)?;
+                let written = directory.create(name).and_then(|mut file| {
+                    file.write_all(&bytes)?;
+                    set_mode(&file, 0o644)
+                });
+                written.map_err(|error| Error::io(&shown, "write", error))?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,327 @@
+//! Makes programs and libraries find each other in the output: where their run paths do not lead there, DT_RPATH is set in
+//! place.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::ffi::{OsStr, OsString};
+use std::fs::File;
+use std::path::{Component, Path, PathBuf};
+
+use kpack_core::platform::{FileExt, OsStrExt, OsStringExt};
+use kpack_core::{Error, ids};
+use kpack_doctor::internal::{Loading, libraries};
+use kpack_doctor::{Scope, SystemLibraries};
+use kpack_split::elf::{Dynamic, Image, run_path};
+use kpack_split::input::{LinkedBinary, binary_error};
+use object::elf;
+
+use super::apply::Written;
+use super::plan::{Entry, Plan};
+
+/// The staged files of an application.
+pub(super) struct Staged<'a> {
+    pub(super) plan: &'a Plan,
+    /// Where they are, without symbolic links.
+    pub(super) root: &'a Path,
+    /// Where they will be.
+    pub(super) output: &'a Path,
+    pub(super) system: &'a SystemLibraries,
+    pub(super) written: &'a Written,
+}
+
+/// A library that a staged file needs and does not find.
+#[derive(Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Lost {
+    /// The path of the library in the output.
+    library: PathBuf,
+    /// The file that needs it.
+    by: PathBuf,
+}
+
+impl Staged<'_> {
+    /// Sets run paths until all libraries are found.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if there is no room for a run path; [`Error::Io`].
+    pub(super) fn settle(&self) -> Result<(), Error> {
+        let mut changed = BTreeSet::new();
+        loop {
+            let lost = self.lost()?;
+            if lost.is_empty() {
+                return Ok(());
+            }
+            let mut new: BTreeMap<PathBuf, BTreeSet<PathBuf>> = BTreeMap::new();
+            for (root, lost) in &lost {
+                for Lost { library, by } in lost {
+                    let directory = library.parent().unwrap_or(Path::new(""));
+                    for setter in self.setters(root, by)? {
+                        new.entry(setter.to_owned()).or_default().insert(directory.to_owned());
+                    }
+                }
+            }
+            for (path, directories) in new {
+                if !changed.insert((path.clone(), directories.clone())) {
+                    return Err(self.no_room(
+                        &path,
+                        &directories,
+                        "its libraries are not found all the same",
+                    ));
+                }
+                self.set(&path, &directories)?;
+            }
+        }
+    }
+
+    /// The files whose run path has to lead from `by`, which is loaded with `root`, to a library: without one of its own, a
+    /// library inherits the program's.
+    fn setters<'p>(&'p self, root: &'p Path, by: &'p Path) -> Result<Vec<&'p Path>, Error> {
+        let is_program = |path: &Path| self.plan.programs.iter().any(|program| program == path);
+        if is_program(by) || self.has_run_path(by)? {
+            return Ok(vec![by]);
+        }
+        if is_program(root) {
+            return Ok(vec![root]);
+        }
+        let all = Vec::from_iter(self.plan.programs.iter().map(PathBuf::as_path));
+        Ok(if all.is_empty() { vec![by] } else { all })
+    }
+
+    /// What a library that is loaded by name inherits from any of the programs.
+    pub(super) fn inherited(&self) -> Result<Vec<PathBuf>, Error> {
+        let mut common: Option<Vec<PathBuf>> = None;
+        for program in &self.plan.programs {
+            let origin = self.root.join(program);
+            let origin = origin.parent().unwrap_or(self.root);
+            let path = self.strings(program, elf::DT_RPATH)?.unwrap_or_default();
+            let own = path.split(|byte| *byte == b':');
+            let own = Vec::from_iter(own.filter_map(|path| relative_to(origin, path)));
+            common = Some(match common {
+                None => own,
+                Some(mut common) => {
+                    common.retain(|directory| own.contains(directory));
+                    common
+                }
+            });
+        }
+        Ok(common.unwrap_or_default())
+    }
+
+    /// For each program, and each library that none of them loads at its start: the libraries that are not found.
+    fn lost(&self) -> Result<BTreeMap<PathBuf, BTreeSet<Lost>>, Error> {
+        let inherited = self.inherited()?;
+        let (mut all, mut found) = (BTreeMap::new(), BTreeSet::new());
+        let plan = self.plan;
+        let roots = plan.programs.iter().chain(&plan.also).chain(&plan.libraries);
+        for root in roots {
+            if found.contains(root) {
+                continue;
+            }
+            let (lost, there) = self.lost_by(root, &inherited)?;
+            found.extend(there);
+            if !lost.is_empty() {
+                all.insert(root.clone(), lost);
+            }
+        }
+        Ok(all)
+    }
+
+    fn lost_by(
+        &self,
+        root: &Path,
+        inherited: &[PathBuf],
+    ) -> Result<(BTreeSet<Lost>, Vec<PathBuf>), Error> {
+        let path = self.root.join(root);
+        let linked = LinkedBinary::open(&path).map_err(|error| self.shown(error))?;
+        let is_static = linked.image.elf().is_some_and(|image| {
+            Dynamic::read(image).is_ok_and(|dynamic| dynamic.entries.is_empty())
+        });
+        if is_static {
+            return Ok(Default::default());
+        }
+        let is_program = self.plan.programs.iter().any(|program| program == root);
+        let scope = self.scope(if is_program { &[] } else { inherited });
+        let listed = match libraries(&path, &linked.image, Some(&scope))? {
+            Loading::Listed(listed) => listed,
+            Loading::Fails(why) | Loading::Unknown(why) => {
+                let text = format!("cannot be loaded from the output: {why}");
+                return Err(Error::rejected(ids::NOT_LOADABLE, &self.output.join(root), text));
+            }
+        };
+        let (mut lost, mut there) = (BTreeSet::new(), Vec::new());
+        for library in listed.iter().filter(|library| !library.is_provided) {
+            let inside = |path: &Path| path.strip_prefix(self.root).ok().map(Path::to_owned);
+            if let Some(path) = &library.path {
+                there.extend(inside(path).map(|path| self.followed(&path)));
+                continue;
+            }
+            if !library.is_missing() {
+                continue;
+            }
+            let name = Path::new(&library.name).file_name().unwrap_or_default();
+            let by = inside(&library.needed_by).unwrap_or_else(|| root.to_owned());
+            let Some(staged) = self.named(name) else {
+                let text = format!("needs {}, which is not in the output", library.name.display());
+                return Err(Error::rejected(ids::MISSING_LIBRARY, &self.output.join(by), text));
+            };
+            if linked.image.is_for_windows() {
+                let text = format!(
+                    "needs {}, which is in {}, and Windows searches beside the program; pass `--also {}` without a directory",
+                    library.name.display(),
+                    staged.display(),
+                    name.display()
+                );
+                return Err(Error::rejected(ids::MISSING_LIBRARY, &self.output.join(by), text));
+            }
+            lost.insert(Lost { library: staged.to_owned(), by: self.followed(&by) });
+        }
+        Ok((lost, there))
+    }
+
+    /// Where a link of the output leads.
+    fn followed(&self, path: &Path) -> PathBuf {
+        match self.plan.entries.get(path) {
+            Some(Entry::Link(target)) => path.with_file_name(target),
+            _ => path.to_owned(),
+        }
+    }
+
+    /// The library of this name in the output.
+    fn named(&self, name: &OsStr) -> Option<&Path> {
+        let libraries = self.plan.libraries.iter().chain(&self.plan.also);
+        let mut directories =
+            BTreeSet::from_iter(libraries.filter_map(|path| path.parent())).into_iter();
+        directories.find_map(|directory| {
+            let (path, _) = self.plan.entries.get_key_value(&directory.join(name))?;
+            Some(path.as_path())
+        })
+    }
+
+    fn image(&self, path: &Path) -> Result<Option<Image<File>>, Error> {
+        let Some(file) = self.written.binaries.get(path) else {
+            return Ok(None);
+        };
+        let shown = self.output.join(path);
+        let file = file.try_clone().map_err(|error| Error::io(&shown, "read", error))?;
+        Image::read(file).map(Some).map_err(|error| binary_error(&shown, error))
+    }
+
+    /// What of this machine counts for the output: nothing.
+    pub(super) fn scope(&self, inherited: &[PathBuf]) -> Scope {
+        Scope {
+            directory: Some(self.root.to_owned()),
+            system: self.system.clone(),
+            inherited: inherited.to_owned(),
+        }
+    }
+
+    /// The last string of a file's dynamic section with this tag, which is the one that counts.
+    fn strings(&self, path: &Path, tag: elf::DynamicTag) -> Result<Option<Vec<u8>>, Error> {
+        let Some(image) = self.image(path)? else {
+            return Ok(None);
+        };
+        let failed = |error| binary_error(&self.output.join(path), error);
+        let dynamic = Dynamic::read(&image).map_err(failed)?;
+        Ok(dynamic.strings(&image, tag).map_err(failed)?.pop())
+    }
+
+    /// The run path of a file: DT_RUNPATH, or DT_RPATH without that.
+    fn run_path(&self, path: &Path) -> Result<Option<Vec<u8>>, Error> {
+        let runpath = self.strings(path, elf::DT_RUNPATH)?;
+        if runpath.is_some() { Ok(runpath) } else { self.strings(path, elf::DT_RPATH) }
+    }
+
+    fn has_run_path(&self, path: &Path) -> Result<bool, Error> {
+        Ok(self.run_path(path)?.is_some())
+    }
+
+    /// Lets the run path of a file lead to these directories of the output, too.
+    fn set(&self, path: &Path, directories: &BTreeSet<PathBuf>) -> Result<(), Error> {
+        let from = path.parent().unwrap_or(Path::new(""));
+        let old = self.run_path(path)?.unwrap_or_default();
+        // Others are those of this machine.
+        let origin = self.root.join(from);
+        let is_staged = |directory: &&[u8]| {
+            let found = relative_to(&origin, directory).and_then(|path| path.canonicalize().ok());
+            found.is_some_and(|found| found.is_dir() && found.starts_with(self.root))
+        };
+        let own = old.split(|byte| *byte == b':').filter(is_staged);
+        let mut all = Vec::from_iter(own.map(<[u8]>::to_vec));
+        for directory in directories {
+            let new = relative(from, directory);
+            if !all.contains(&new) {
+                all.push(new);
+            }
+        }
+        let new = all.join(&b':');
+        let Some(image) = self.image(path)? else {
+            return Err(Error::changed(&self.output.join(path)));
+        };
+        let shown = self.output.join(path);
+        let edits = run_path::edits(&image, &new).map_err(|error| binary_error(&shown, error))?;
+        let Some(edits) = edits else {
+            return Err(self.no_room(path, directories, "its run path has no room for that"));
+        };
+        for (offset, bytes) in edits {
+            let written = self.written.binaries[path].write_all_at(&bytes, offset);
+            written.map_err(|error| Error::io(&shown, "write", error))?;
+        }
+        Ok(())
+    }
+
+    /// The commands that give a file the run path that it needs.
+    fn no_room(&self, path: &Path, directories: &BTreeSet<PathBuf>, why: &str) -> Error {
+        let from = path.parent().unwrap_or(Path::new(""));
+        let new = directories.iter().map(|directory| OsString::from_vec(relative(from, directory)));
+        let new = Vec::from_iter(new.map(|path| path.to_string_lossy().into_owned())).join(":");
+        let source = self.plan.entries.get(path).and_then(Entry::source).unwrap_or(path);
+        let name = source.file_name().unwrap_or_default().display();
+        let text = format!(
+            "does not find libraries in {}: {why}; link it with \
+             `-Wl,--disable-new-dtags,-rpath,'{new}'`, or stage a copy, changed with `patchelf --force-rpath --set-rpath '{new}' {name}`",
+            Vec::from_iter(directories.iter().map(|path| path.display().to_string())).join(", ")
+        );
+        Error::rejected(ids::RUN_PATH, source, text)
+    }
+
+    /// An error with the path that a file will have.
+    pub(super) fn shown(&self, error: Error) -> Error {
+        error.with_path(|path| self.place(path))
+    }
+
+    /// The path that a file will have.
+    pub(super) fn place(&self, path: &Path) -> PathBuf {
+        match path.strip_prefix(self.root) {
+            Ok(inside) => self.output.join(inside),
+            Err(_) => path.to_owned(),
+        }
+    }
+}
+
+/// Where a directory of a run path is that begins with `$ORIGIN`.
+fn relative_to(origin: &Path, directory: &[u8]) -> Option<PathBuf> {
+    let mut names = [&b"$ORIGIN"[..], b"${ORIGIN}"].into_iter();
+    let inside = names.find_map(|name| directory.strip_prefix(name))?;
+    let inside = if inside.is_empty() { inside } else { inside.strip_prefix(b"/")? };
+    Some(origin.join(OsStr::from_bytes(inside)))
+}
+
+/// A directory as a run path names it, relative to another directory.
+fn relative(from: &Path, to: &Path) -> Vec<u8> {
+    let names = |path: &Path| {
+        let names = path.components().filter_map(|part| match part {
+            Component::Normal(name) => Some(name.to_owned()),
+            _ => None,
+        });
+        Vec::<OsString>::from_iter(names)
+    };
+    let (from, to) = (names(from), names(to));
+    let common = from.iter().zip(&to).take_while(|(one, other)| one == other).count();
+    let mut path = b"$ORIGIN".to_vec();
+    for _ in common..from.len() {
+        path.extend(b"/..");
+    }
+    for name in &to[common..] {
+        path.push(b'/');
+        path.extend(name.as_bytes());
+    }
+    path
+}

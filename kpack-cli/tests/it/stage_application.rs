@@ -1,0 +1,315 @@
+//! Given a program that loads libraries of ROCm, when it is staged, then the output has all that it needs, and works wherever
+//! it is put.
+
+use std::fs;
+use std::os::unix::fs::symlink;
+use std::process::Command;
+
+use crate::cargo_build::nothing_hidden;
+use crate::command::{Row, command, said, said_by, succeeds, words};
+use crate::fat::targets_of;
+use crate::machine::{machine, new_runtime};
+use insta::assert_snapshot;
+use kpack_doctor::SYSTEM_GROUPS;
+use kpack_tests::fixture::{
+    FatLibrary, Kind, Storage, code, lazy_library, library_of_kernels, stub_hip,
+};
+use kpack_tests::page::repository;
+use kpack_tests::process;
+use kpack_tests::tree::Tree;
+
+const GPUS: [&str; 2] = ["gfx1100", "gfx942"];
+
+fn library(name: &str) -> FatLibrary {
+    let fat = FatLibrary::new().wrapper(Storage::Plain, GPUS.map(|gpu| code(gpu, name)));
+    fat.flag(format!("-Wl,-soname,{name}"))
+}
+
+/// ROCm in `rocm`, and a program in `app` with its library, which finds ROCm by a path that leads out of both.
+fn application() -> Tree {
+    let tree = Tree::new();
+    let hip = tree.path("rocm/lib/libamdhip64.so.7");
+    stub_hip(&hip, &["-DWITHOUT_MARKERS"]).unwrap();
+    let rocm = tree.path("rocm/lib").display().to_string();
+    let blas = library("librocblas.so.5").linked_with(&hip, "$ORIGIN");
+    blas.build(&tree.path("rocm/lib/librocblas.so.5.1")).unwrap();
+    symlink("librocblas.so.5.1", tree.path("rocm/lib/librocblas.so.5")).unwrap();
+    GPUS.iter().for_each(|gpu| database(&tree, gpu));
+    let vec = library("libvec.so")
+        .linked_with(tree.path("rocm/lib/librocblas.so.5"), "$ORIGIN/../../rocm/lib");
+    vec.build(&tree.path("app/lib/libvec.so")).unwrap();
+    let app = FatLibrary::new().kind(Kind::Pie);
+    let app = app.wrapper(Storage::Plain, GPUS.map(|gpu| code(gpu, "app")));
+    let app = app.linked_with(tree.path("app/lib/libvec.so"), "$ORIGIN/../lib");
+    app.flag(format!("-Wl,-rpath-link,{rocm}")).build(&tree.path("app/bin/app")).unwrap();
+    tree
+}
+
+/// rocBLAS's kernel database for a GPU.
+fn database(tree: &Tree, gpu: &str) {
+    let put = |name: &str, bytes: Vec<u8>| {
+        tree.write(&format!("rocm/lib/rocblas/library/{name}"), bytes);
+    };
+    let (stem, fallback) =
+        (format!("TensileLibrary_Type_SS_{gpu}"), "TensileLibrary_Type_SS_fallback");
+    put(&format!("TensileLibrary_lazy_{gpu}.dat"), lazy_library(gpu, &[&stem, fallback]).unwrap());
+    put(&format!("{stem}.dat"), library_of_kernels(&[gpu], &[false]).unwrap());
+    put(&format!("{stem}.co"), code(gpu, "own").1);
+    put(&format!("{fallback}.dat"), library_of_kernels(&[], &[true]).unwrap());
+    put(&format!("{fallback}_{gpu}.hsaco"), code(gpu, "fallback").1);
+    put(&format!("Kernels.so-000-{gpu}.hsaco"), code(gpu, "kernels").1);
+}
+
+/// What is in a staged directory.
+fn files(tree: &Tree, directory: &str) -> String {
+    let files = tree.files().into_iter();
+    Vec::from_iter(files.filter_map(|file| Some(file.strip_prefix(directory)?.to_owned())))
+        .join("\n")
+}
+
+#[test]
+fn a_program_runs_where_it_is_put() {
+    let tree = application();
+    assert_snapshot!(said(&tree, &words("stage app/bin/app --output-dir dist")));
+    let first = kpack_tests::tree::entries_below(&tree.path("dist"));
+    succeeds(&tree, &words("stage app/bin/app --output-dir dist"));
+    assert_eq!(kpack_tests::tree::entries_below(&tree.path("dist")), first);
+    nothing_hidden(&tree);
+    assert_snapshot!(files(&tree, "dist/"));
+    fs::create_dir(tree.path("elsewhere")).unwrap();
+    fs::rename(tree.path("dist"), tree.path("elsewhere/moved")).unwrap();
+    let before = process::run(&mut Command::new(tree.path("app/bin/app")));
+    fs::remove_dir_all(tree.path("rocm")).unwrap();
+    fs::remove_dir_all(tree.path("app")).unwrap();
+    let moved = tree.path("elsewhere/moved/bin/app");
+    assert_eq!(process::run(&mut Command::new(moved)), before);
+}
+
+#[test]
+fn only_the_code_for_some_gpus() {
+    let tree = application();
+    assert_snapshot!(said(&tree, &words("stage app/bin/app --output-dir dist --arch gfx1100")));
+    assert_snapshot!(files(&tree, "dist/"));
+    for file in ["bin/app", "lib/libvec.so", "lib/librocblas.so.5"] {
+        assert_eq!(targets_of(&tree.path(&format!("dist/{file}"))), ["gfx1100"], "{file}");
+    }
+    fs::remove_dir_all(tree.path("rocm")).unwrap();
+    process::run(&mut Command::new(tree.path("dist/bin/app")));
+}
+
+/// Given a split library, then its archives and their manifest come along, and with `--arch` only those for the GPUs.
+#[test]
+fn archives_of_split_libraries() {
+    let tree = machine();
+    new_runtime(&tree);
+    succeeds(&tree, &words("stage bin/app --output-dir dist"));
+    assert_snapshot!(files(&tree, "dist/"));
+    let verified = |tree: &Tree| succeeds(tree, &words("verify dist"));
+    verified(&tree);
+    let one = succeeds(&tree, &words("stage bin/app --output-dir dist --arch gfx942"));
+    assert!(one.contains("a machine with gfx942 needs"), "{one}");
+    assert!(!tree.path("dist/lib/.kpack/vec_lib_gfx1030.kpack").exists());
+    verified(&tree);
+    assert_snapshot!(said(&tree, &words("stage bin/app --output-dir dist --arch gfx1100")));
+    verified(&tree);
+    fs::remove_dir_all(tree.path("prefix/lib/.kpack")).unwrap();
+    assert_snapshot!(said(&tree, &words("stage bin/app --output-dir none")));
+    assert!(!tree.path("none").exists());
+}
+
+/// A program that loads `libplugin.so`, which lies beside it, by name.
+fn with_plugin(tree: &Tree, flags: &str) {
+    let code = "#include <dlfcn.h>\n#include <stdio.h>\n\
+        int main(void) { void *found = dlopen(\"libplugin.so\", RTLD_NOW);\n\
+        puts(found ? \"found\" : dlerror()); return !found; }\n";
+    tree.write("host.c", code);
+    let mut cc = Command::new("cc");
+    cc.current_dir(tree.root()).args(["host.c", "-o", "host"]).args(flags.split(' '));
+    process::run(&mut cc);
+    let hip = tree.path("rocm/lib/libamdhip64.so.7");
+    stub_hip(&hip, &["-DWITHOUT_MARKERS"]).unwrap();
+    let plugin = library("libplugin.so").linked_with(&hip, "$ORIGIN/../rocm/lib");
+    plugin.build(&tree.path("plugins/libplugin.so")).unwrap();
+}
+
+#[test]
+fn libraries_that_are_loaded_by_name() {
+    let tree = Tree::new();
+    with_plugin(&tree, "-Wl,-rpath,$ORIGIN/plugins:/some/directory/of/this/machine");
+    succeeds(&tree, &words("stage host --also bin=plugins/libplugin.so --output-dir dist"));
+    assert_snapshot!(files(&tree, "dist/"));
+    fs::remove_dir_all(tree.path("rocm")).unwrap();
+    fs::rename(tree.path("plugins"), tree.path("gone")).unwrap();
+    let run = |path: &str| {
+        let mut command = Command::new(tree.path(path));
+        let output = command.env("LD_LIBRARY_PATH", tree.path("dist/bin")).output().unwrap();
+        String::from_utf8(output.stdout).unwrap()
+    };
+    assert_eq!(run("dist/bin/host"), "found\n");
+    assert!(!run("host").is_empty());
+    for wrong in ["/bin=gone/libplugin.so", "../bin=gone/libplugin.so", "bin="] {
+        let said = said(&tree, &["stage", "host", "--also", wrong, "--output-dir", "none"]);
+        assert!(said.contains("expected LIB, or DIR=LIB") && said.contains("code 2"), "{said}");
+    }
+}
+
+#[test]
+fn what_the_system_provides() {
+    let tree = application();
+    let staged = |options: &str| {
+        succeeds(&tree, &words(&format!("stage app/bin/app --output-dir dist {options}")));
+        files(&tree, "dist/lib/")
+    };
+    let all = staged("--include libc.so.6");
+    assert!(all.contains("libc.so.6") && all.contains("librocblas.so.5"), "{all}");
+    let without = staged("--exclude librocblas.so.* --exclude libamdhip64.so.7");
+    assert_eq!(without, "libvec.so");
+    assert_eq!(staged("--system-rocm"), "libvec.so");
+}
+
+/// The page lists what the code does.
+#[test]
+fn the_page_lists_what_the_system_provides() {
+    let page = fs::read_to_string(repository().join("docs/stage.md")).unwrap();
+    for group in SYSTEM_GROUPS.iter().filter(|group| !group.is_rocm) {
+        let names = group.names.iter().filter(|name| name.contains(".so"));
+        let row = format!("| {}: {} |", group.name, listed(names));
+        assert!(row.ends_with(":  |") || page.contains(&row), "{row}");
+    }
+}
+
+fn listed<'n>(names: impl Iterator<Item = &'n &'n str>) -> String {
+    Vec::from_iter(names.map(|name| format!("`{name}`"))).join(", ")
+}
+
+/// Given what cannot be staged, then the message names the file and says what to do, and nothing is written.
+#[test]
+fn bad_input() {
+    let rows: &[Row] = &[
+        (
+            "a script",
+            |tree| tree.write("script", "#!/bin/sh\n"),
+            &["kpack stage script --output-dir dist"],
+        ),
+        (
+            "a library is missing, and others",
+            |tree| {
+                for name in ["libamdhip64.so.7", "librocblas.so.5"] {
+                    fs::remove_file(tree.path("rocm/lib").join(name)).unwrap();
+                }
+            },
+            &[
+                "kpack stage app/bin/app --output-dir dist",
+                "kpack stage app/bin/app --output-dir dist --exclude libro*",
+                "rm -r dist",
+            ],
+        ),
+        (
+            "two libraries of one name",
+            |tree| {
+                let other = library("libvec.so").flag("-DOTHER").flag("-O0");
+                let other = other.wrapper(Storage::Plain, GPUS.map(|gpu| code(gpu, "other")));
+                other.build(&tree.path("other/lib/libvec.so")).unwrap();
+                let program = FatLibrary::new().kind(Kind::Pie);
+                let program =
+                    program.linked_with(tree.path("other/lib/libvec.so"), "$ORIGIN/../lib");
+                program.build(&tree.path("other/bin/other")).unwrap();
+            },
+            &["kpack stage app/bin/app other/bin/other --output-dir dist"],
+        ),
+        (
+            "a library that is loaded by its path",
+            |tree| {
+                let plain =
+                    FatLibrary::new().wrapper(Storage::Plain, GPUS.map(|gpu| code(gpu, "x")));
+                plain.build(&tree.path("plain/libplain.so")).unwrap();
+                tree.write("main.c", "int main(void) { return 0; }");
+                let mut cc = Command::new("cc");
+                cc.args(["main.c", "-Wl,--no-as-needed", "plain/libplain.so", "-o", "main"]);
+                process::run(cc.current_dir(tree.root()));
+            },
+            &["kpack stage main --output-dir dist"],
+        ),
+        (
+            "links in circles",
+            |tree| {
+                symlink("round", tree.path("round")).unwrap();
+                symlink(".", tree.path("rocm/lib/rocblas/library/round")).unwrap();
+            },
+            &["kpack stage round --output-dir dist", "kpack stage app/bin/app --output-dir dist"],
+        ),
+        (
+            "an output directory with other files, and one inside the input",
+            |tree| tree.write("precious/file", "mine"),
+            &[
+                "kpack stage app/bin/app --output-dir precious",
+                "kpack stage app/bin/app --output-dir app/bin/app",
+                "kpack stage app/bin/app --output-dir rocm/lib/rocblas/library/dist",
+                "kpack stage app/bin/app --output-dir dist --quiet",
+                "kpack stage dist/bin/app --output-dir dist",
+                "rm -r dist",
+            ],
+        ),
+        (
+            "a program without a run path, and without room for one",
+            |tree| {
+                tree.write("main.c", "int main(void) { return 0; }");
+                let mut cc = Command::new("cc");
+                cc.args(["main.c", "-Wl,--no-as-needed", "app/lib/libvec.so", "-o", "main"]);
+                cc.arg("-Wl,--allow-shlib-undefined");
+                process::run(cc.current_dir(tree.root()));
+            },
+            &[
+                "kpack stage main --output-dir dist",
+                "LD_LIBRARY_PATH=app/lib kpack stage main --output-dir dist",
+            ],
+        ),
+        (
+            "a program that names the directory of its build",
+            |tree| {
+                tree.write("build/CMakeCache.txt", "CMAKE_HOME_DIRECTORY:INTERNAL=/srv/app\n");
+                tree.write(
+                    "main.c",
+                    "#include <stdio.h>\nint main(void) { puts(\"/srv/app/main.c\"); }",
+                );
+                let mut cc = Command::new("cc");
+                process::run(cc.args(["main.c", "-o", "build/main"]).current_dir(tree.root()));
+            },
+            &[
+                "kpack stage build/main --output-dir dist",
+                "kpack stage build/main --output-dir dist --allow-build-paths --quiet",
+                "rm -r dist",
+            ],
+        ),
+        (
+            "no code for the GPU",
+            |_| {},
+            &["kpack stage app/bin/app --output-dir dist --arch gfx1030"],
+        ),
+        (
+            "options of the other kind",
+            |_| {},
+            &[
+                "kpack stage app/bin/app --output-dir dist --messages build.json",
+                "kpack stage --output-dir dist --system-rocm",
+            ],
+        ),
+    ];
+    let tree = application();
+    assert_snapshot!(said_by(rows, &tree));
+    nothing_hidden(&tree);
+    assert!(!tree.path("dist").exists());
+}
+
+/// Given a file that cannot grow, as on a full disk, then nothing stays of the run.
+#[test]
+fn a_full_disk() {
+    let tree = application();
+    let before = tree.snapshot();
+    let limited = "ulimit -f 8; exec \"$0\" stage app/bin/app --output-dir dist";
+    let kpack = command(&tree, &[]).get_program().to_owned();
+    let mut shell = Command::new("sh");
+    let output = shell.args(["-c", limited]).arg(kpack).current_dir(tree.root()).output().unwrap();
+    assert!(!output.status.success(), "{output:?}");
+    assert_eq!(tree.snapshot(), before);
+}
