@@ -10,7 +10,7 @@ use kpack_format::archive::{Archive, Toc};
 use kpack_format::names::KernelName;
 use kpack_format::{Blake3, TargetId};
 
-use super::kernel_names::KernelNames;
+use super::kernel_names::{Head, KernelNames};
 use super::{
     ArchiveFile, archive_reader, check_code_object, check_code_object_head, digest, open,
     or_refused, read_archive,
@@ -207,7 +207,12 @@ pub fn check<'a, R: Read + Seek>(
         if size <= LARGE {
             Ok((archive.read(kernel, target)?, size))
         } else {
-            Ok((archive.read_head(kernel, target, LARGE as usize)?, size))
+            let mut head = Head::default();
+            archive.read_parts(kernel, target, &mut |part| {
+                head.add(part);
+                Ok(())
+            })?;
+            Ok((head.bytes, size))
         }
     });
     let (bytes, size) = match or_refused(read.map_err(|e| Error::archive(path, "read", e)))? {

@@ -52,13 +52,16 @@ impl KernelNames {
         kernel: &str,
         target: &str,
     ) -> Result<Option<Self>, ArchiveError> {
-        let head = start(archive, kernel, target, HEAD)?;
-        match code_object::metadata_end(&head) {
-            Some(end) if end <= head.len() as u64 => Ok(Self::of(&head)),
-            Some(end) if end <= MOST => {
-                Ok(Self::of(&start(archive, kernel, target, end as usize)?))
-            }
-            _ => Ok(None),
+        let mut head = Head::default();
+        let mut is_enough = false;
+        let read = archive.read_parts(kernel, target, &mut |part| {
+            is_enough = !head.add(part);
+            // Nothing else is to be decompressed.
+            if is_enough { Err(io::Error::other("enough")) } else { Ok(()) }
+        });
+        match read {
+            Err(error) if !is_enough => Err(error),
+            _ => Ok(Self::of(&head.bytes)),
         }
     }
 
@@ -73,22 +76,33 @@ impl KernelNames {
     }
 }
 
-/// The first `size` bytes of a code object.
-fn start<R: Read + Seek>(
-    archive: &mut Archive<R>,
-    kernel: &str,
-    target: &str,
-    size: usize,
-) -> Result<Vec<u8>, ArchiveError> {
-    let mut head = Vec::new();
-    let read = archive.read_parts(kernel, target, &mut |part| {
-        head.extend_from_slice(&part[..part.len().min(size - head.len())]);
-        // Nothing else is to be decompressed.
-        if head.len() == size { Err(io::Error::other("enough")) } else { Ok(()) }
-    });
-    match read {
-        Err(error) if head.len() < size => Err(error),
-        _ => Ok(head),
+/// The start of a code object: its headers, and its metadata unless that ends far behind them.
+#[derive(Debug, Default)]
+pub(super) struct Head {
+    pub(super) bytes: Vec<u8>,
+    /// Where the metadata ends, once the headers have told it.
+    end: Option<usize>,
+}
+
+impl Head {
+    /// Keeps what is needed of the next part. Returns whether more is.
+    pub(super) fn add(&mut self, mut part: &[u8]) -> bool {
+        loop {
+            let end = self.end.unwrap_or(HEAD);
+            let (needed, rest) = part.split_at(part.len().min(end - self.bytes.len()));
+            self.bytes.extend_from_slice(needed);
+            part = rest;
+            if self.bytes.len() < end {
+                return true;
+            }
+            if self.end.is_some() {
+                return false;
+            }
+            let end = code_object::metadata_end(&self.bytes).filter(|end| *end <= MOST);
+            let end = end.map_or(HEAD, |end| HEAD.max(end as usize));
+            self.bytes.reserve_exact(end - self.bytes.len());
+            self.end = Some(end);
+        }
     }
 }
 
@@ -132,5 +146,43 @@ impl LinkedBinary {
             }
         }
         Ok(found)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An ELF file whose only program header is a note that ends at `end`.
+    fn object(end: usize, size: usize) -> Vec<u8> {
+        let mut bytes = vec![0; size];
+        bytes[..7].copy_from_slice(b"\x7fELF\x02\x01\x01");
+        bytes[32] = 64; // e_phoff
+        bytes[52] = 64; // e_ehsize
+        bytes[54] = 56; // e_phentsize
+        bytes[56] = 1; // e_phnum
+        bytes[64] = 4; // PT_NOTE
+        bytes[72..80].copy_from_slice(&1000_u64.to_le_bytes());
+        bytes[96..104].copy_from_slice(&(end as u64 - 1000).to_le_bytes());
+        bytes
+    }
+
+    #[test]
+    fn of_a_large_code_object_only_the_metadata_is_held() {
+        let far = MOST as usize + 1;
+        for (end, held) in [(2000, HEAD), (3 * HEAD + 1, 3 * HEAD + 1), (far, HEAD)] {
+            let bytes = object(end, 10 << 20);
+            assert_eq!(code_object::metadata_end(&bytes), Some(end as u64));
+            for size in [1000, HEAD, 4 * HEAD, bytes.len()] {
+                let mut head = Head::default();
+                let needed = bytes.chunks(size).filter(|part| head.add(part)).count();
+                assert!(head.bytes == bytes[..held], "{end}, parts of {size}");
+                assert!(head.bytes.capacity() <= held + HEAD, "{end}, parts of {size}");
+                assert_eq!(needed, (held - 1) / size, "{end}, parts of {size}");
+            }
+        }
+        let mut short = Head::default();
+        assert!(short.add(&object(2000, 3000)));
+        assert_eq!(short.bytes.len(), 3000);
     }
 }
