@@ -301,6 +301,79 @@ fn bad_input() {
     assert!(!tree.path("dist").exists());
 }
 
+/// Given run paths that lead to a library of the same name on this machine, and only then to the staged one, then the copy
+/// loads the staged one.
+#[test]
+fn run_paths_that_lead_out_of_the_output() {
+    let tree = Tree::new();
+    let function = |directory: &str, number: u32| {
+        tree.write(&format!("{directory}/f.c"), format!("int f(void) {{ return {number}; }}"));
+        let mut cc = Command::new("cc");
+        cc.args(["-shared", "f.c", "-o", "libf.so", "-Wl,-soname,libf.so"])
+            .current_dir(tree.path(directory));
+        process::run(&mut cc);
+    };
+    function("app/lib", 0);
+    tree.write("main.c", "int f(void); int main(void) { return f(); }");
+    let evil = tree.path("evil").display().to_string();
+    for (flag, outside) in [
+        ("--enable-new-dtags", evil.as_str()),
+        ("--disable-new-dtags", &evil),
+        ("--enable-new-dtags", "$ORIGIN/../../evil"),
+        ("--enable-new-dtags", ":relative"),
+    ] {
+        let _ = fs::remove_dir_all(tree.path("evil"));
+        fs::create_dir_all(tree.path("app/bin")).unwrap();
+        let mut cc = Command::new("cc");
+        cc.args(["main.c", "app/lib/libf.so", "-o", "app/bin/app", &format!("-Wl,{flag}")]);
+        cc.arg(format!("-Wl,-rpath,{outside}:$ORIGIN/../lib"));
+        process::run(cc.current_dir(tree.root()));
+        succeeds(&tree, &words("stage app/bin/app --output-dir dist"));
+        function("evil", 1);
+        let mut moved = Command::new(tree.path("dist/bin/app"));
+        process::run(moved.current_dir(tree.path("evil")));
+        let mut readelf = Command::new("readelf");
+        let dynamic = process::run(readelf.arg("-d").arg(tree.path("dist/bin/app")));
+        assert!(dynamic.contains("[$ORIGIN/../lib]"), "{outside}: {dynamic}");
+        fs::remove_dir_all(tree.path("dist")).unwrap();
+    }
+}
+
+/// Given something else than a file under the name of CMake's cache, then it is no cache; bytes that are no text do not matter.
+#[test]
+fn what_is_named_like_the_cache_of_a_build() {
+    let tree = Tree::new();
+    tree.write("main.c", "#include <stdio.h>\nint main(void) { puts(\"/srv/app/main.c\"); }");
+    for directory in ["pipe", "bytes"] {
+        fs::create_dir_all(tree.path(directory)).unwrap();
+        let mut cc = Command::new("cc");
+        cc.args(["main.c", "-o", &format!("{directory}/main")]);
+        process::run(cc.current_dir(tree.root()));
+    }
+    process::run(Command::new("mkfifo").arg(tree.path("pipe/CMakeCache.txt")));
+    succeeds(&tree, &words("stage pipe/main --output-dir dist"));
+    tree.write("bytes/CMakeCache.txt", b"# \xff\nCMAKE_HOME_DIRECTORY:INTERNAL=/srv/app\n");
+    let said = said(&tree, &words("stage bytes/main --output-dir dist"));
+    assert!(said.contains("[build-path]"), "{said}");
+}
+
+/// Given a program for Windows with a DLL beside it, then both are staged.
+#[test]
+fn a_program_for_windows() {
+    if !kpack_tests::require::tool(kpack_tests::windows::COMPILER) {
+        return;
+    }
+    let tree = Tree::new();
+    tree.write("f.c", "__declspec(dllexport) int f(void) { return 0; }");
+    tree.write("main.c", "int f(void); int main(void) { return f(); }");
+    for arguments in ["-shared f.c -o f.dll", "main.c f.dll -o main.exe"] {
+        let mut compiler = Command::new(kpack_tests::windows::COMPILER);
+        process::run(compiler.args(words(arguments)).current_dir(tree.root()));
+    }
+    succeeds(&tree, &words("stage main.exe --output-dir dist"));
+    assert_eq!(files(&tree, "dist/bin/"), "f.dll\nmain.exe");
+}
+
 /// Given a file that cannot grow, as on a full disk, then nothing stays of the run.
 #[test]
 fn a_full_disk() {

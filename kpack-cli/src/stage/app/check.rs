@@ -36,7 +36,10 @@ pub(super) fn check(
             options.targets = vec![gpu.clone()];
             options.scope = Some(staged.scope(inherited));
             let report = examine(&paths, &options).map_err(|error| staged.shown(error))?;
-            for diagnosis in report.findings {
+            let mut findings = report.findings;
+            // Where code is missing, so are database files, which says less.
+            findings.sort_by_key(|diagnosis| diagnosis.finding.id != ids::MISSING_TARGET);
+            for diagnosis in findings {
                 finding(staged, diagnosis.finding, are_wanted, &mut all)?;
             }
         }
@@ -53,6 +56,8 @@ fn finding(
 ) -> Result<(), Error> {
     let lacks = finding.id == ids::MISSING_TARGET;
     finding.path = finding.path.map(|path| staged.place(&path));
+    let [hidden, output] = [staged.root, staged.output].map(|path| path.display().to_string());
+    finding.text = finding.text.replace(&hidden, &output);
     if finding.severity == Severity::Fault && (are_wanted || !lacks) {
         let path = finding.path.clone().unwrap_or_else(|| staged.output.to_owned());
         let text = format!("in the output: {}", finding.text);

@@ -170,7 +170,7 @@ fn build_paths(
     options: &Options,
     output: &OutputDir,
 ) -> Result<Vec<Finding>, Error> {
-    let places = build_tree::directories(facts);
+    let places = build_tree::directories(facts)?;
     let mut findings = Vec::new();
     let own = plan.entries.iter().filter(|(_, entry)| match entry {
         Entry::Binary(from) => places.iter().any(|place| from.starts_with(place)),

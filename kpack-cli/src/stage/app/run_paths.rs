@@ -11,6 +11,7 @@ use kpack_core::{Error, ids};
 use kpack_doctor::internal::{Loading, libraries};
 use kpack_doctor::{Scope, SystemLibraries};
 use kpack_split::elf::{Dynamic, Image, run_path};
+use kpack_split::host;
 use kpack_split::input::{LinkedBinary, binary_error};
 use object::elf;
 
@@ -43,6 +44,7 @@ impl Staged<'_> {
     /// # Errors
     /// [`Error::Refused`] if there is no room for a run path; [`Error::Io`].
     pub(super) fn settle(&self) -> Result<(), Error> {
+        self.forget_machine()?;
         let mut changed = BTreeSet::new();
         loop {
             let lost = self.lost()?;
@@ -69,6 +71,29 @@ impl Staged<'_> {
                 self.set(&path, &directories)?;
             }
         }
+    }
+
+    /// Removes from run paths what leads out of the output, where another machine has something else, or an attacker.
+    /// It stays if the system provides libraries that this application chooses, which it may find only there.
+    fn forget_machine(&self) -> Result<(), Error> {
+        if self.system.rocm || !self.system.also.is_empty() {
+            return Ok(());
+        }
+        for path in self.written.binaries.keys() {
+            let Some(old) = self.run_path(path)?.filter(|old| !old.is_empty()) else { continue };
+            if !old.split(|byte| *byte == b':').all(|entry| self.is_staged(path, entry)) {
+                self.set(path, &BTreeSet::new())?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Whether an entry of the run path of a file leads to a directory of the output.
+    fn is_staged(&self, file: &Path, entry: &[u8]) -> bool {
+        let place = self.root.join(file);
+        let origin = place.parent().unwrap_or(self.root);
+        let found = relative_to(origin, entry).and_then(|path| path.canonicalize().ok());
+        found.is_some_and(|found| found.is_dir() && found.starts_with(self.root))
     }
 
     /// The files whose run path has to lead from `by`, which is loaded with `root`, to a library: without one of its own, a
@@ -201,7 +226,11 @@ impl Staged<'_> {
         };
         let shown = self.output.join(path);
         let file = file.try_clone().map_err(|error| Error::io(&shown, "read", error))?;
-        Image::read(file).map(Some).map_err(|error| binary_error(&shown, error))
+        match host::Image::read(file).map_err(|error| binary_error(&shown, error))? {
+            host::Image::Elf(image) => Ok(Some(image)),
+            // Windows has no run paths.
+            host::Image::Pe(_) => Ok(None),
+        }
     }
 
     /// What of this machine counts for the output: nothing.
@@ -230,7 +259,7 @@ impl Staged<'_> {
     }
 
     fn has_run_path(&self, path: &Path) -> Result<bool, Error> {
-        Ok(self.run_path(path)?.is_some())
+        Ok(self.run_path(path)?.is_some_and(|path| !path.is_empty()))
     }
 
     /// Lets the run path of a file lead to these directories of the output, too.
@@ -238,12 +267,7 @@ impl Staged<'_> {
         let from = path.parent().unwrap_or(Path::new(""));
         let old = self.run_path(path)?.unwrap_or_default();
         // Others are those of this machine.
-        let origin = self.root.join(from);
-        let is_staged = |directory: &&[u8]| {
-            let found = relative_to(&origin, directory).and_then(|path| path.canonicalize().ok());
-            found.is_some_and(|found| found.is_dir() && found.starts_with(self.root))
-        };
-        let own = old.split(|byte| *byte == b':').filter(is_staged);
+        let own = old.split(|byte| *byte == b':').filter(|entry| self.is_staged(path, entry));
         let mut all = Vec::from_iter(own.map(<[u8]>::to_vec));
         for directory in directories {
             let new = relative(from, directory);
