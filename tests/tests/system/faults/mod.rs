@@ -65,7 +65,6 @@ tests! {
     join_of_a_dll: Disturbed::Command(scenario::JOIN_OF_A_DLL);
     object: Disturbed::Command(scenario::OBJECT);
     stage: Disturbed::Command(scenario::STAGE);
-    stage_program: Disturbed::Command(scenario::STAGE_PROGRAM);
     stage_into_an_empty_directory: Disturbed::Command(scenario::STAGE_INTO_AN_EMPTY_DIRECTORY);
     artifact_split: Disturbed::Command(scenario::ARTIFACT_SPLIT);
     artifact_split_of_another_version:

@@ -147,32 +147,6 @@ pub(super) const STAGE: Scenario = Scenario {
     },
 };
 
-/// A program in any language, with a library.
-pub(super) const STAGE_PROGRAM: Scenario = Scenario {
-    tools: &[],
-    prepare: |place| {
-        for version in ["first", "second"] {
-            let library = fat(version).flag("-Wl,-soname,libvec.so");
-            library.build(&place.path("app/lib/libvec.so"))?;
-            let program = fat(version).kind(Kind::Pie);
-            let program = program.linked_with(place.path("app/lib/libvec.so"), "$ORIGIN/../lib");
-            program.build(&place.path("app/bin/app"))?;
-            if version == "first" {
-                place.kpack("stage app/bin/app --arch gfx1100 --output-dir dist")?;
-            }
-        }
-        Ok(())
-    },
-    arguments: "stage app/bin/app --arch gfx1100 --output-dir dist",
-    verify: "report dist --quiet",
-    promise: Promise::Units {
-        directory: "dist",
-        depth: usize::MAX,
-        last: &[".kpack-stage"],
-        may_be_missing: false,
-    },
-};
-
 pub(super) const STAGE_INTO_AN_EMPTY_DIRECTORY: Scenario = Scenario {
     tools: &[],
     prepare: |place| {
