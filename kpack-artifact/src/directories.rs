@@ -19,7 +19,7 @@ use super::names::{self, Role};
 pub struct Siblings {
     /// Artifact directories.
     pub artifacts: Vec<PathBuf>,
-    /// Directories whose list of prefixes cannot be read, and why. Their names are none of artifacts, so others put them there.
+    /// Directories whose list of prefixes cannot be read, and why. None has the name of an artifact.
     pub unreadable: Vec<(PathBuf, io::Error)>,
     /// Leftovers of interrupted runs.
     pub leftovers: Vec<PathBuf>,

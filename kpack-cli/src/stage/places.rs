@@ -17,7 +17,7 @@ use kpack_format::names::is_archive;
 use kpack_split::input::{open_archive, walk, walk_error};
 
 /// Name of a file that Cargo creates in every target directory.
-const TARGET_DIRECTORY: &str = "CACHEDIR.TAG";
+pub(super) const TARGET_DIRECTORY: &str = "CACHEDIR.TAG";
 
 /// Directories of a build.
 pub(super) struct BuildDirectories {

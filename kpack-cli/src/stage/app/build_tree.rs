@@ -9,9 +9,13 @@ use kpack_core::platform::OsStringExt;
 use kpack_core::{Error, files};
 
 use super::collect::Facts;
+use crate::stage::places::TARGET_DIRECTORY;
+
+/// The file in which CMake keeps its variables.
+const CACHE: &str = "CMakeCache.txt";
 
 /// Files that build systems make in the top directory of a build.
-const MARKS: [&str; 4] = ["CMakeCache.txt", "CACHEDIR.TAG", "build.ninja", "meson-info"];
+const MARKS: [&str; 4] = [CACHE, TARGET_DIRECTORY, "build.ninja", "meson-info"];
 
 /// Where CMake's cache names the directory of the sources.
 const SOURCES: &[u8] = b"CMAKE_HOME_DIRECTORY:INTERNAL=";
@@ -38,7 +42,7 @@ pub(super) fn directories(facts: &Facts) -> Result<Vec<PathBuf>, Error> {
         }
         if let Some(top) = top {
             found.insert(top.to_owned());
-            found.extend(sources_of(&top.join(MARKS[0]))?);
+            found.extend(sources_of(&top.join(CACHE))?);
         }
     }
     found.retain(|directory| directory.is_absolute() && directory.parent().is_some());

@@ -63,7 +63,7 @@ fn finding(
         let text = format!("in the output: {}", finding.text);
         return Err(Error::rejected(finding.id, &path, text));
     }
-    // What this machine has, says nothing about others.
+    // Other findings are about this machine, and the output is for others.
     if lacks && !all.contains(&finding) {
         finding.severity = Severity::Warning;
         all.push(finding);

@@ -86,7 +86,7 @@ pub(super) fn collect(options: &AppOptions, system: &SystemLibraries) -> Result<
     };
     for path in &options.programs {
         let name = path.file_name().unwrap_or_default().to_owned();
-        // Whether it is a library, it says itself.
+        // The file itself says whether it is a library.
         collector.left.push_back(Found { path: path.clone(), role: Role::Program, name });
     }
     for also in &options.also {

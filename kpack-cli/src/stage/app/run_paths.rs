@@ -73,8 +73,8 @@ impl Staged<'_> {
         }
     }
 
-    /// Removes from run paths what leads out of the output, where another machine has something else, or an attacker.
-    /// It stays if the system provides libraries that this application chooses, which it may find only there.
+    /// Removes entries of run paths that lead out of the output: on another machine, other libraries may be there.
+    /// They stay if options leave libraries to the system, because these may be found only there.
     fn forget_machine(&self) -> Result<(), Error> {
         if self.system.rocm || !self.system.also.is_empty() {
             return Ok(());
@@ -233,7 +233,7 @@ impl Staged<'_> {
         }
     }
 
-    /// What of this machine counts for the output: nothing.
+    /// Searches in the output only, because nothing else of this machine will be there.
     pub(super) fn scope(&self, inherited: &[PathBuf]) -> Scope {
         Scope {
             directory: Some(self.root.to_owned()),
