@@ -378,7 +378,7 @@ impl Database {
     }
 
     /// The file that its library loads first for a processor, if it is missing from a directory with these names although others for
-    /// the processor are there. What else is missing, files name, or those of other targets show.
+    /// the processor are there. Other missing files are found by the names in those files, or beside the files of other targets.
     pub fn missing_first<'n>(
         &self,
         names: impl Iterator<Item = &'n str>,
@@ -404,7 +404,7 @@ impl Database {
         (self.name == "rocblas" && !has_source).then(|| format!("{start}.hsaco"))
     }
 
-    /// Whether a directory contains a file that its name alone tells is of this database, for all targets.
+    /// Whether a directory contains a file for all targets whose name shows that it belongs to this database.
     pub fn is_beside(&self, directory: &Path) -> bool {
         let is_own = |path: &PathBuf| {
             let name = path.file_name().unwrap_or_default().to_string_lossy();

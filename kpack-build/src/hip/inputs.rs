@@ -81,7 +81,7 @@ mod tests {
 
     use super::*;
 
-    /// Of a build that fails, the flags of variables count, too, and OUT_DIR does, however it is spelled.
+    /// Given header directories in variables, and one above OUT_DIR through a link, then all are watched, the last by its files.
     #[test]
     fn directories_of_headers() {
         let tree = Tree::new();

@@ -76,11 +76,11 @@ impl KernelNames {
     }
 }
 
-/// The start of a code object: its headers, and its metadata unless that ends far behind them.
+/// The start of a code object: its headers, and its metadata unless that ends far after them.
 #[derive(Debug, Default)]
 pub(super) struct Head {
     pub(super) bytes: Vec<u8>,
-    /// Where the metadata ends, once the headers have told it.
+    /// Where the metadata ends, once enough of the headers has been read.
     end: Option<usize>,
 }
 

@@ -8,28 +8,17 @@ use std::path::Path;
 use std::process::{Command, Output};
 use std::thread;
 
-use kpack_build::Hip;
 use kpack_tests::{process, require};
 
 use super::super::said;
-use super::{AFFINE, REDUCE, build_for_two, modules, package, published, table, warnings};
+use super::{
+    AFFINE, PACKAGE, REDUCE, build_for_two, build_in_process, modules, package, published, table,
+    warnings,
+};
 
-/// The package whose build script a test plays in another process.
-const PACKAGE: &str = "KPACK_TEST_PACKAGE";
-
-/// The build of [`build_for_two`], in the environment of this process.
+/// The build of [`build_for_two`], in this process.
 fn play(root: &str) -> Result<(), String> {
-    let mut hip = Hip::new();
-    hip.files(["kernels/affine.hip", "kernels/reduce.hip"]).include("include");
-    hip.flags(["-nogpuinc", "-nogpulib"]).offload_archs(["gfx942", "gfx1100"]);
-    hip.cargo_metadata(false).environment([
-        ("CARGO_MANIFEST_DIR", root.to_owned()),
-        ("OUT_DIR", format!("{root}/out")),
-        ("PATH", std::env::var("PATH").unwrap()),
-        ("HIPCXX", "clang++-19".to_owned()),
-        ("NUM_JOBS", "2".to_owned()),
-    ]);
-    let built = hip.try_compile_modules("kernels");
+    let built = build_in_process(root, "clang++-19", 2).try_compile_modules("kernels");
     built.map(drop).map_err(|error| error.in_one_line())
 }
 

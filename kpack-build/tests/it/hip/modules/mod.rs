@@ -81,6 +81,21 @@ fn build_for_two(tree: &Tree, more: &[(&str, &str)]) -> Hip {
     hip
 }
 
+/// The same in another process, for a package in `root`, with so many compilers at once.
+fn build_in_process(root: &str, compiler: &str, jobs: usize) -> Hip {
+    let mut hip = Hip::new();
+    hip.files(["kernels/affine.hip", "kernels/reduce.hip"]).include("include");
+    hip.flags(["-nogpuinc", "-nogpulib"]).offload_archs(["gfx942", "gfx1100"]);
+    hip.cargo_metadata(false).environment([
+        ("CARGO_MANIFEST_DIR", root.to_owned()),
+        ("OUT_DIR", format!("{root}/out")),
+        ("PATH", std::env::var("PATH").unwrap()),
+        ("HIPCXX", compiler.to_owned()),
+        ("NUM_JOBS", jobs.to_string()),
+    ]);
+    hip
+}
+
 fn modules(hip: &Hip) -> Modules {
     let modules = hip.try_compile_modules("kernels");
     modules.unwrap_or_else(|error| panic!("{}", error.in_one_line()))

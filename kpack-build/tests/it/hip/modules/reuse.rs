@@ -4,12 +4,11 @@ use std::fs;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use kpack_build::Hip;
 use kpack_tests::require;
 
 use super::{
-    AFFINE, REDUCE, build_for_two, compilations, counting, empty_build, error, modules, package,
-    published, warnings,
+    AFFINE, PACKAGE, REDUCE, build_for_two, build_in_process, compilations, counting, empty_build,
+    error, modules, package, published, warnings,
 };
 
 const ALL: [&str; 4] =
@@ -221,24 +220,10 @@ fn warnings_are_repeated() {
     assert_eq!(modules(&hip), first);
 }
 
-/// The modules for this test to build in another process.
-const PACKAGE: &str = "KPACK_TEST_MODULES";
-
 #[test]
 fn a_killed_build_leaves_the_last_one() {
     let name = "hip::modules::reuse::a_killed_build_leaves_the_last_one";
-    let build = |root: &str| {
-        let mut hip = Hip::new();
-        hip.files(["kernels/affine.hip", "kernels/reduce.hip"]).include("include");
-        hip.flags(["-nogpuinc", "-nogpulib"]).offload_archs(["gfx942", "gfx1100"]);
-        hip.cargo_metadata(false).environment([
-            ("CARGO_MANIFEST_DIR", root.to_owned()),
-            ("OUT_DIR", format!("{root}/out")),
-            ("PATH", std::env::var("PATH").unwrap()),
-            ("HIPCXX", format!("{root}/compiler")),
-        ]);
-        hip
-    };
+    let build = |root: &str| build_in_process(root, &format!("{root}/compiler"), 1);
     if let Ok(root) = std::env::var(PACKAGE) {
         modules(&build(&root));
         return;
