@@ -6,6 +6,7 @@ pub mod conformance;
 pub mod corpus;
 pub mod elflint;
 pub mod fixture;
+pub mod linker;
 pub mod lintian;
 pub mod outside;
 pub mod package_root;

@@ -14,7 +14,7 @@ use std::process::Command;
 use kpack_build::{Hip, Library, Spirv};
 use kpack_tests::bytes;
 use kpack_tests::tree::Tree;
-use kpack_tests::{process, require};
+use kpack_tests::{linker, process, require};
 
 const SOURCE: &str = r#"#include "vector.h"
 __global__ void add(float *a, const float *b) { *a += FACTOR * *b; }
@@ -118,11 +118,7 @@ fn a_library_of_host_code_and_archives() {
         "int vector_host(void);\nint main(void) { return vector_host() - 42; }\n",
     )
     .unwrap();
-    for linker in ["bfd", "gold", "lld", "mold"] {
-        let program = if linker == "lld" { "ld.lld-19".to_owned() } else { format!("ld.{linker}") };
-        if !require::tool(&program) {
-            continue;
-        }
+    for linker in linker::installed() {
         let mut link = Command::new("clang-19");
         link.current_dir(tree.root()).arg(format!("-fuse-ld={linker}"));
         link.args([

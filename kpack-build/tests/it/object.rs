@@ -15,6 +15,7 @@ use kpack_build::{Error, ids};
 use kpack_core::Finding;
 use kpack_format::archive::{Archive, Scheme};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, bundle, code, code_object, three_wrappers};
+use kpack_tests::linker;
 use kpack_tests::process::run;
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
@@ -46,19 +47,8 @@ fn build_main(tree: &Tree) -> PathBuf {
     object
 }
 
-/// The installed linkers, by their names for `-fuse-ld`.
-fn linkers() -> Vec<&'static str> {
-    let all = [("bfd", "ld.bfd"), ("gold", "ld.gold"), ("lld", "ld.lld-19"), ("mold", "ld.mold")];
-    let here = all.into_iter().filter(|(_, program)| require::tool(program));
-    here.map(|(linker, _)| linker).collect()
-}
-
-/// Links with a linker: gcc does not find Debian's lld, clang does.
 fn link(linker: &str, objects: &[PathBuf], output: &Path) {
-    let driver = if linker == "lld" { "clang-19" } else { "cc" };
-    let mut command = Command::new(driver);
-    command.arg(format!("-fuse-ld={linker}")).arg("-o").arg(output);
-    run(command.args(objects));
+    run(linker::driver(linker).arg("-o").arg(output).args(objects));
 }
 
 #[test]
@@ -68,7 +58,7 @@ fn every_linker_makes_a_host_binary_of_split_objects() {
     let main = build_main(&tree);
     let report = split_into(&tree, "host", &["vec.o"]);
     assert_eq!(report.archives.len(), 3);
-    for linker in linkers() {
+    for linker in linker::installed() {
         let fat = tree.path(&format!("{linker}-fat"));
         link(linker, &[main.clone(), tree.path("vec.o")], &fat);
         let host = tree.path(&format!("host/{linker}"));
@@ -358,7 +348,7 @@ fn a_static_library_becomes_one() {
         assert_eq!(take(&host), take(&library));
     }
     // Every linker finds the members through the symbol table.
-    for linker in linkers() {
+    for linker in linker::installed() {
         let program = tree.path(&format!("host/{linker}"));
         link(linker, &[main.clone(), host.clone()], &program);
         assert_eq!(run(&mut Command::new(&program)), "HIPK 0\nHIPK 1\nHIPK 2\nhost 27\n");

@@ -15,8 +15,8 @@ use kpack_split::install::{InstallOptions, Only, Outcome, install};
 use kpack_split::join::{JoinOptions, join};
 use kpack_tests::bytes;
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, add_and_mul, code};
+use kpack_tests::linker;
 use kpack_tests::process;
-use kpack_tests::require;
 use kpack_tests::tree::{Tree, files_in};
 use serde_json::json;
 
@@ -61,9 +61,7 @@ fn link(tree: &Tree, prefix: &str, first: &str, second: &str) {
 fn link_with(linker: &str, tree: &Tree, prefix: &str, first: &str, second: &str) {
     let library = tree.path(&format!("{prefix}/lib/libvec.so"));
     fs::create_dir_all(library.parent().unwrap()).unwrap();
-    // gcc does not find Debian's lld, clang does.
-    let mut command = Command::new(if linker == "lld" { "clang-19" } else { "cc" });
-    command.arg(format!("-fuse-ld={linker}"));
+    let mut command = linker::driver(linker);
     command.args(["-shared", "-o"]).arg(&library);
     process::run(command.args([tree.path(first), tree.path(second)]));
 }
@@ -214,10 +212,7 @@ fn a_binary_of_fat_and_split_objects_is_split_and_relocated() {
         ("first", "objects/vec.o", "split/other/other.o"),
         ("last", "split/vec/vec.o", "objects/other.o"),
     ];
-    let linkers =
-        [("bfd", "ld.bfd"), ("gold", "ld.gold"), ("lld", "ld.lld-19"), ("mold", "ld.mold")];
-    let here = |(_, tool): &(&str, &str)| require::tool(tool);
-    let linkers: Vec<&str> = linkers.into_iter().filter(here).map(|(l, _)| l).collect();
+    let linkers = linker::installed();
     let all = linkers.iter().flat_map(|linker| orders.map(|order| (linker, order)));
     for (linker, (order, first, second)) in all {
         let prefix = &format!("{linker}-{order}");

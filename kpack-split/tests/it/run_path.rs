@@ -6,19 +6,25 @@ use std::path::Path;
 use std::process::Command;
 
 use kpack_split::elf::{Image, run_path};
+use kpack_tests::linker;
 use kpack_tests::process::run;
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
 
 /// A program in `bin`, linked with these flags, and the library that it needs, in `lib`.
 fn program(flags: &[&str]) -> Tree {
+    program_of("bfd", flags)
+}
+
+/// [`program`], of some linker.
+fn program_of(linker: &str, flags: &[&str]) -> Tree {
     let tree = Tree::new();
     tree.write("lib.c", "int answer(void) { return 42; }");
     tree.write("main.c", "int answer(void); int main(void) { return answer() != 42; }");
     fs::create_dir_all(tree.path("lib")).unwrap();
     fs::create_dir_all(tree.path("bin")).unwrap();
     let cc = |arguments: &[&str]| {
-        run(Command::new("cc").current_dir(tree.root()).args(arguments));
+        run(linker::driver(linker).current_dir(tree.root()).args(arguments));
     };
     cc(&["-shared", "-fPIC", "lib.c", "-Wl,-soname,libanswer.so", "-o", "lib/libanswer.so"]);
     cc(&[&["main.c", "lib/libanswer.so", "-o", "bin/main"], flags].concat());
@@ -54,13 +60,9 @@ const OLD: &str = "-Wl,-rpath,/build/of/another/machine/with/lib";
 
 #[test]
 fn the_old_run_path_is_replaced() {
-    for linker in ["-fuse-ld=bfd", "-fuse-ld=gold", "-fuse-ld=lld"] {
-        let name = linker.replace("-fuse-ld=", "ld.");
-        if !require::tool(&name) {
-            continue;
-        }
+    for linker in linker::installed() {
         for tags in ["-Wl,--enable-new-dtags", "-Wl,--disable-new-dtags"] {
-            let tree = program(&[linker, OLD, tags]);
+            let tree = program_of(linker, &[OLD, tags]);
             assert!(!runs(&tree.path("bin/main")), "{linker}");
             assert!(set(&tree, NEW), "{linker}");
             assert!(runs(&tree.path("bin/main")), "{linker} {tags}");
