@@ -66,9 +66,9 @@ g++ g++ e2e,test,real,wheels,packages,fuzz C++ standard library of the HIP proje
 make make e2e,test,real,package,packages a CMake generator under test
 cmake cmake e2e,test,real,package,packages configures the HIP project, and makes packages
 ninja-build ninja e2e,test builds the HIP project
-clang-19 clang++-19,clang-19 e2e,test,faults,wheels,packages,thread-sanitizer the HIP compiler
+clang-19 clang++-19,clang-19 e2e,test,real,faults,wheels,packages,thread-sanitizer the HIP compiler
 clang-tools-19 clang-offload-bundler-19 e2e,test,wheels,packages compresses bundles
-lld-19 ld.lld-19,lld-link-19 e2e,test,faults,wheels,packages links device code
+lld-19 ld.lld-19,lld-link-19 e2e,test,real,faults,wheels,packages links device code
 llvm-19 llvm-strip-19,llvm-objcopy-19,llvm-dlltool-19,llvm-readobj-19 e2e,test,wheels,packages,corpus a strip under test, and llvm-objcopy, with which bundles are made
 libclang-rt-19-dev /usr/lib/llvm-19/lib/clang/19/lib/linux/libclang_rt.tsan-@ARCH@.a thread-sanitizer ThreadSanitizer
 binutils strip all GNU strip, objcopy, ld and gold
@@ -81,11 +81,11 @@ pkg-config pkg-config test finds the loader as a library
 strace strace test,faults,workflow shows when files are flushed, and stops programs
 zstd zstd test,bench what `cargo xtask bench` compares with
 xz-utils xz test compresses as Debian's packages do
-gcc-aarch64-linux-gnu aarch64-linux-gnu-gcc,aarch64-linux-gnu-objcopy,aarch64-linux-gnu-strip e2e,test-all builds host binaries for AArch64
-libc6-dev-arm64-cross /usr/aarch64-linux-gnu/lib/libc.so.6 e2e,test-all the C library of host binaries for AArch64
+gcc-aarch64-linux-gnu aarch64-linux-gnu-gcc,aarch64-linux-gnu-objcopy,aarch64-linux-gnu-strip real,test-all builds host binaries for AArch64
+libc6-dev-arm64-cross /usr/aarch64-linux-gnu/lib/libc.so.6 real,test-all the C library of host binaries for AArch64
 gcc-powerpc64le-linux-gnu powerpc64le-linux-gnu-gcc,powerpc64le-linux-gnu-objcopy,powerpc64le-linux-gnu-strip test-all builds host binaries for ppc64le
 libc6-dev-ppc64el-cross /usr/powerpc64le-linux-gnu/lib/libc.so.6 test-all the C library of host binaries for ppc64le
-qemu-user qemu-aarch64,qemu-ppc64le e2e,test-all runs host binaries for AArch64 and ppc64le
+qemu-user qemu-aarch64,qemu-ppc64le real,test-all runs host binaries for AArch64 and ppc64le
 gcc-mingw-w64-x86-64-posix x86_64-w64-mingw32-gcc-posix,x86_64-w64-mingw32-gcc,x86_64-w64-mingw32-strip,x86_64-w64-mingw32-objcopy,x86_64-w64-mingw32-objdump test-all,faults,real,bench builds programs for Windows
 g++-mingw-w64-x86-64-posix x86_64-w64-mingw32-g++-posix test-all links HIP programs for Windows, as clang does with the C++ library
 wine wine test-all,real runs programs for Windows
@@ -174,7 +174,7 @@ fn has_module(module: &str) -> bool {
 /// apt-get is missing or not permitted, a package cannot be installed, or another would have to go.
 pub(crate) fn install_missing(tasks: &[Needs]) -> Result<()> {
     install_packages(tasks)?;
-    let cross_too = [Needs::TestAll, Needs::Real, Needs::E2e];
+    let cross_too = [Needs::TestAll, Needs::Real];
     if tasks.is_empty() || tasks.iter().any(|task| cross_too.contains(task)) {
         install_standard_libraries()?;
     }

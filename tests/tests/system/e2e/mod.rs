@@ -1,7 +1,7 @@
 //! Splits a real HIP project and the examples, and compares what programs and HIP runtimes get with the unsplit build.
 
 mod examples;
-mod modules;
+pub(crate) mod modules;
 
 use std::collections::BTreeSet;
 use std::fs;

@@ -10,6 +10,7 @@
 //! code objects of the unsplit library from joined libraries, from those with the shim, and, if it reads
 //! markers, from split ones, in all kinds of processes.
 
+mod aarch64;
 mod conformance;
 pub(crate) mod gpus;
 mod modules;
