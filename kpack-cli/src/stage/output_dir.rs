@@ -2,12 +2,11 @@
 //! point or the working directory, is filled, if it is empty or has the release of an earlier run without other files.
 
 use std::collections::BTreeSet;
-use std::fs;
-use std::io::{self, Read, Write};
-use std::path::{Path, PathBuf};
+use std::io::{Read, Write};
+use std::path::{Component, MAIN_SEPARATOR, Path, PathBuf};
 
-use kpack_core::files::{self, with_slashes};
-use kpack_core::platform::canonicalize;
+use kpack_core::files;
+use kpack_core::platform::{OsStrExt, canonicalize};
 use kpack_core::publish::{Directory, DirectoryListing, NewNames, Stage, hidden};
 use kpack_core::{Error, ids};
 
@@ -42,11 +41,7 @@ impl OutputDir {
     /// # Errors
     /// [`Error::Refused`] for an existing file, or files that were not staged.
     pub(super) fn begin(path: &Path) -> Result<Self, Error> {
-        let given = std::path::absolute(path).map_err(|e| Error::io(path, "find", e))?;
-        let path = match files::is_there(&given)? {
-            true => fs::canonicalize(&given).map_err(|e| Error::io(&given, "follow", e))?,
-            false => given,
-        };
+        let path = resolve(path)?;
         let (Some(above), Some(name)) = (path.parent(), path.file_name()) else {
             return Err(Error::usage(format!(
                 "`{}` is not a valid directory name",
@@ -89,12 +84,10 @@ impl OutputDir {
 
     /// Lists the files of the release in the stamp.
     fn stamp<'a>(&self, files: impl Iterator<Item = &'a PathBuf>) -> Result<(), Error> {
-        let mut text = format!("{STAMP_HEAD}\n");
-        for file in files {
-            text += &format!("{}\n", with_slashes(file));
-        }
+        let lines = std::iter::once(STAMP_HEAD.into()).chain(files.map(|file| line_of(file)));
+        let text = Vec::from_iter(lines.flat_map(|line: Vec<u8>| [line, b"\n".into()])).concat();
         let file = self.tree.create_open(STAMP.as_ref(), false);
-        let written = file.and_then(|mut file| file.write_all(text.as_bytes()));
+        let written = file.and_then(|mut file| file.write_all(&text));
         written.map_err(|e| Error::io(&self.path.join(STAMP), "write", e))
     }
 
@@ -130,6 +123,44 @@ impl OutputDir {
     }
 }
 
+/// The absolute path of a file or directory without symbolic links. It need not exist: what does not exist yet will be a directory.
+///
+/// # Errors
+/// [`Error::Io`], if it or a directory above is a dangling symbolic link, for example.
+pub(super) fn resolve(path: &Path) -> Result<PathBuf, Error> {
+    let given = std::path::absolute(path).map_err(|e| Error::io(path, "find", e))?;
+    let mut resolved = PathBuf::new();
+    for part in given.components() {
+        match part {
+            // There are no links above.
+            Component::ParentDir => drop(resolved.pop()),
+            Component::Normal(name) => {
+                resolved.push(name);
+                if files::is_there(&resolved)? {
+                    resolved = canonicalize(&resolved)
+                        .map_err(|error| Error::io(&resolved, "follow", error))?;
+                }
+            }
+            other => resolved.push(other),
+        }
+    }
+    Ok(resolved)
+}
+
+/// The path of a file as a line of the stamp, with `/`. Different paths have different lines: line breaks are escaped.
+fn line_of(path: &Path) -> Vec<u8> {
+    let mut line = Vec::new();
+    for byte in path.as_os_str().as_bytes() {
+        match byte {
+            b'\\' if MAIN_SEPARATOR == '\\' => line.push(b'/'),
+            b'\\' => line.extend(b"\\\\"),
+            b'\n' => line.extend(b"\\n"),
+            other => line.push(*other),
+        }
+    }
+    line
+}
+
 /// Removes the directories in `output` that these files were in, if they are empty now.
 fn remove_emptied(output: &Directory, files: &[PathBuf]) {
     let above = files.iter().flat_map(|path| path.ancestors().skip(1));
@@ -149,17 +180,15 @@ fn cannot_replace(path: &Path, why: &str) -> Error {
 }
 
 /// The text of the stamp in a directory, if it has one.
-fn stamp_in(directory: &Directory) -> Result<Option<String>, Error> {
+fn stamp_in(directory: &Directory) -> Result<Option<Vec<u8>>, Error> {
     let Some(mut file) = directory.open_file(STAMP.as_ref())? else {
         return Ok(None);
     };
-    let mut text = String::new();
-    match file.read_to_string(&mut text) {
-        Ok(_) => Ok(text.starts_with(STAMP_HEAD).then_some(text)),
-        // It is another file of that name.
-        Err(error) if error.kind() == io::ErrorKind::InvalidData => Ok(None),
-        Err(error) => Err(Error::io(&directory.path().join(STAMP), "read", error)),
-    }
+    let mut text = Vec::new();
+    let read = file.read_to_end(&mut text);
+    read.map_err(|error| Error::io(&directory.path().join(STAMP), "read", error))?;
+    // Otherwise it is another file of that name.
+    Ok(text.starts_with(STAMP_HEAD.as_bytes()).then_some(text))
 }
 
 /// The files in `directory` that a release replaces. An interrupted run was writing the files `unfinished`, or this one knows
@@ -192,10 +221,13 @@ fn replaceable(
         return Err(cannot_replace(directory.path(), &why));
     };
     // Include their parent directories, in case somebody removed files from them.
-    let listed = text.lines().skip(1).map(Path::new);
-    let mut known: BTreeSet<&Path> = listed.flat_map(Path::ancestors).collect();
-    known.insert(Path::new(STAMP));
-    match files.iter().chain(&directories).find(|found| !known.contains(found.as_path())) {
+    let mut known = BTreeSet::from([STAMP.as_bytes()]);
+    for line in text.split(|byte| *byte == b'\n').skip(1) {
+        known.insert(line);
+        let ends = line.iter().enumerate().filter(|(_, byte)| **byte == b'/');
+        known.extend(ends.map(|(end, _)| &line[..end]));
+    }
+    match files.iter().chain(&directories).find(|found| !known.contains(&*line_of(found))) {
         Some(foreign) => {
             let why = format!("it has `{}`, which was not staged", foreign.display());
             Err(cannot_replace(directory.path(), &why))

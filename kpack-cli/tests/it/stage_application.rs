@@ -1,7 +1,9 @@
 //! Given a program that loads libraries of ROCm, when it is staged, then the output has all that it needs, and works wherever
 //! it is put.
 
+use std::ffi::OsStr;
 use std::fs;
+use std::os::unix::ffi::OsStrExt;
 use std::os::unix::fs::symlink;
 use std::process::Command;
 
@@ -115,6 +117,53 @@ fn archives_of_split_libraries() {
     fs::remove_dir_all(tree.path("prefix/lib/.kpack")).unwrap();
     assert_snapshot!(said(&tree, &words("stage bin/app --output-dir none")));
     assert!(!tree.path("none").exists());
+}
+
+/// Given an output directory below a symbolic link into what is staged, then it counts as inside of that, whether it exists or not.
+#[test]
+fn an_output_directory_behind_a_link() {
+    let tree = application();
+    symlink("rocm/lib/rocblas/library", tree.path("link")).unwrap();
+    let before = tree.snapshot();
+    for output in ["link/dist", "link/new/dist", "link/new/../dist", "new/../link/dist"] {
+        let said = said(&tree, &["stage", "app/bin/app", "--output-dir", output]);
+        assert!(said.contains("is in /tree/rocm/lib/rocblas/library, which is staged"), "{said}");
+        assert_eq!(tree.snapshot(), before, "{output}");
+    }
+}
+
+/// Given files whose names are no text, or have line breaks, then the output is replaced as any other, and a foreign file is not.
+#[test]
+fn unusual_names() {
+    let tree = application();
+    let names: [&[u8]; 3] = [b"not\xfftext", b"two\nlines", b"back\\nslash"];
+    let at = |directory: &str, name: &[u8]| tree.path(directory).join(OsStr::from_bytes(name));
+    for name in names {
+        fs::write(at("rocm/lib/rocblas/library", name), "").unwrap();
+    }
+    for _ in 0..2 {
+        succeeds(&tree, &words("stage app/bin/app --output-dir dist"));
+        assert!(names.iter().all(|name| at("dist/lib/rocblas/library", name).is_file()));
+    }
+    for foreign in [&b"not\xfetext"[..], b"two\\nlines", b"back\nslash"] {
+        let foreign = at("dist/lib/rocblas/library", foreign);
+        fs::write(&foreign, "mine").unwrap();
+        let said = said(&tree, &words("stage app/bin/app --output-dir dist"));
+        assert!(said.contains("which was not staged"), "{said}");
+        fs::remove_file(foreign).unwrap();
+    }
+}
+
+/// What is preloaded into programs of this machine says nothing about a program.
+#[test]
+fn preloaded_libraries() {
+    let tree = application();
+    process::run(
+        Command::new("cc").args(["-shared", "-xc", "/dev/null", "-o"]).arg(tree.path("libpre.so")),
+    );
+    let mut kpack = command(&tree, &words("stage app/bin/app --output-dir dist"));
+    process::run(kpack.env("LD_PRELOAD", tree.path("libpre.so")));
+    assert!(!files(&tree, "dist/").contains("libpre.so"), "{}", files(&tree, "dist/"));
 }
 
 /// A program that loads `libplugin.so`, which lies beside it, by name.

@@ -144,8 +144,14 @@ fn libraries_of(path: &Path, image: &Image<File>, scope: Option<&Scope>) -> Resu
     let id = file_id(image.source()).map_err(|e| Error::io(path, "read", e))?;
     let mut main = LibraryFile { id, needs, by_name: Vec::new() };
     main.add_named(path, image.source())?;
-    let listed = if is_confined { Vec::new() } else { read_optional(Path::new(PRELOADED))? };
-    let preloaded = [variable("LD_PRELOAD"), without_comments(&listed)];
+    // What is preloaded is this machine's, whatever the program.
+    let preloaded = match scope {
+        Some(_) => Default::default(),
+        None => {
+            let listed = read_optional(Path::new(PRELOADED))?;
+            [variable("LD_PRELOAD"), without_comments(&listed)]
+        }
+    };
     let mut search = Search::new(host, scope)?;
     let found = search.all(&real, main, &variable("LD_LIBRARY_PATH"), &preloaded);
     Ok(match found {

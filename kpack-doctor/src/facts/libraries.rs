@@ -66,7 +66,7 @@ impl LoadedLibrary {
     }
 }
 
-/// What of a machine counts in a search.
+/// What of a machine counts in a search. Libraries that are preloaded into every program never do.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
 pub struct Scope {
     /// The directory that libraries must be in, unless the system provides them. Variables do not count then. Without

@@ -26,7 +26,7 @@ use kpack_split::trim::Keep;
 use serde::Serialize;
 
 use super::Options;
-use super::output_dir::OutputDir;
+use super::output_dir::{OutputDir, resolve};
 use super::places::BuildDirectories;
 use plan::{Entry, Plan};
 use run_paths::Staged;
@@ -105,9 +105,7 @@ pub fn stage_application(options: &Options, app: &AppOptions) -> Result<Applicat
     let facts = collect::collect(app, &system)?;
     let keep = Keep { gpus: app.gpus.clone(), spirv: false, check: false };
     let keep = (!app.gpus.is_empty()).then_some(&keep);
-    let given = &options.output_dir;
-    let path = std::path::absolute(given).map_err(|error| Error::io(given, "find", error))?;
-    let path = canonicalize(&path).unwrap_or(path);
+    let path = resolve(&options.output_dir)?;
     let plan = plan::plan(&facts, &path, keep)?;
     is_apart(&plan, &path)?;
     let output = OutputDir::begin(&options.output_dir)?;
@@ -153,7 +151,7 @@ fn gpus_in(sizes: &Sizes) -> Vec<TargetId> {
 /// Fails if a file that is read would be replaced.
 fn is_apart(plan: &Plan, output: &Path) -> Result<(), Error> {
     let mut sources = plan.entries.values().filter_map(Entry::source);
-    match sources.find(|source| source.starts_with(output)) {
+    match sources.find(|source| canonicalize(source).is_ok_and(|real| real.starts_with(output))) {
         Some(source) => {
             let text =
                 format!("has {}, which is staged; choose another directory", source.display());
