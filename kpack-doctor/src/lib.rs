@@ -40,10 +40,12 @@ pub use report::Report;
 pub use system_libraries::{SYSTEM_GROUPS, SystemGroup, SystemLibraries};
 pub use unused::{Unused, UnusedPackage, unused};
 
-/// For kpack's own command, whose `trim` finds packages in the same way and writes the notes that are read here. It is no part
+/// For kpack's own command, whose `trim` finds packages in the same way and writes the notes that are read here, and whose `stage`
+/// copies what is looked for here. It is no part
 /// of the interface: it may change in any release.
 #[doc(hidden)]
 pub mod internal {
+    pub use crate::facts::companions::{data_of, libraries_beside};
     pub use crate::facts::libraries::{LoadedLibrary, Loading, When, libraries};
     pub use crate::facts::machine::no_gpu;
     pub use crate::facts::restore::Restorer;

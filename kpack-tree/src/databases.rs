@@ -45,6 +45,8 @@ pub struct Database {
     pub with: Option<&'static str>,
     /// The library that reads it, without what its file name begins and ends with; empty if that has no name of its own.
     library: &'static str,
+    /// The names of its files, as in `for_all`, if these may also be in the directory of this library.
+    beside: Option<&'static str>,
     /// Whether this library does not work without it.
     pub is_required: bool,
     /// The environment variable that leads this library to another place.
@@ -80,6 +82,7 @@ const DATABASE: Database = Database {
     is_tensile: false,
     with: None,
     library: "",
+    beside: None,
     is_required: false,
     variable: "",
 };
@@ -179,6 +182,7 @@ pub const DATABASES: &[Database] = &[
         directories: &[&["rocfft"]],
         for_all: &[("rocfft_kernel_cache.db", ForAll::Merge(Merge::KernelCache))],
         library: "rocfft",
+        beside: Some("rocfft_kernel_cache*"),
         variable: "ROCFFT_RTC_SYS_CACHE_PATH",
         ..DATABASE
     },
@@ -220,6 +224,11 @@ pub fn of_library(file_name: &str) -> Option<&'static Database> {
         !database.library.is_empty() && rest.is_some_and(|rest| rest.starts_with(['.', '-']))
     };
     DATABASES.iter().filter(|_| is_library).find(is_own)
+}
+
+/// The directories where a library in `directory` finds its database: this one, and the one above.
+pub fn roots(directory: &Path) -> Vec<&Path> {
+    vec![directory, directory.parent().unwrap_or(directory)]
 }
 
 /// Where the copy of the database `name` is that a file with this path belongs to: the path before the database's
@@ -406,9 +415,10 @@ impl Database {
 
     /// Whether a directory contains a file for all targets whose name shows that it belongs to this database.
     pub fn is_beside(&self, directory: &Path) -> bool {
+        let Some(pattern) = self.beside else { return false };
         let is_own = |path: &PathBuf| {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
-            self.library == "rocfft" && name.starts_with("rocfft_kernel_cache")
+            matches_pattern(pattern, &name)
         };
         list(directory).is_ok_and(|listed| listed.iter().any(is_own))
     }

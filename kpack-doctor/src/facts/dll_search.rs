@@ -16,8 +16,8 @@ use kpack_format::names::fold_case;
 use kpack_split::input::{self, binary_error, or_refused};
 use kpack_split::pe::Image;
 
+use super::companions;
 use super::libraries::{LoadedLibrary, Loading, Scope, When};
-use super::loaded_by_name;
 use crate::image;
 use crate::system_libraries::group_of;
 
@@ -113,7 +113,7 @@ impl<'s> Search<'s> {
         });
         let imported = Vec::from_iter(imported);
         let names = imported.iter().map(|(name, _)| name.as_str());
-        let by_name = loaded_by_name::names(path, image.source(), names)?;
+        let by_name = companions::names(path, image.source(), names)?;
         let by_name = by_name.into_iter().filter(|library| {
             library.is_required || self.beside.contains_key(&fold_case(&library.name))
         });

@@ -15,8 +15,8 @@ use std::sync::OnceLock;
 
 use object::elf;
 
+use super::companions::{self, NamedLibrary};
 use super::libraries::{LoadedLibrary, Loading, Scope, When};
-use super::loaded_by_name::{self, NamedLibrary};
 use crate::image;
 use kpack_core::Error;
 use kpack_core::platform::{MetadataExt, OsStrExt, OsStringExt, file_id};
@@ -569,7 +569,7 @@ impl LibraryFile {
 
     fn add_named(&mut self, path: &Path, file: &File) -> Result<(), Error> {
         let linked = self.needs.needed.iter().filter_map(|name| str::from_utf8(name).ok());
-        self.by_name = loaded_by_name::names(path, file, linked)?;
+        self.by_name = companions::names(path, file, linked)?;
         Ok(())
     }
 }

@@ -193,8 +193,7 @@ impl Lacking {
 
 /// The directories where the databases of a library in `directory` may be.
 pub(super) fn database_roots<'d>(directory: &'d Path, reader: &Reader) -> Vec<&'d Path> {
-    let parent = directory.parent().unwrap_or(directory);
-    let mut roots = vec![directory, parent];
+    let mut roots = databases::roots(directory);
     roots.retain(|root| reader.scope.as_ref().is_none_or(|scope| scope.has(root)));
     roots
 }

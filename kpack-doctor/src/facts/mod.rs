@@ -5,13 +5,13 @@
 
 pub(crate) mod binary;
 pub(crate) mod code;
+pub(crate) mod companions;
 pub(crate) mod device_packages;
 mod dll_search;
 mod dynamic_linker;
 pub(crate) mod environment;
 pub(crate) mod lacking;
 pub(crate) mod libraries;
-mod loaded_by_name;
 pub(crate) mod machine;
 pub(crate) mod misplaced;
 pub(crate) mod places;

@@ -7,14 +7,13 @@ use std::path::{Path, PathBuf};
 use kpack_core::files::open;
 use kpack_core::words::list;
 use kpack_core::{Error, ids, interrupt};
-use kpack_doctor::internal::{Loading, libraries as libraries_of};
+use kpack_doctor::internal::{Loading, data_of, libraries as libraries_of, libraries_beside};
 use kpack_doctor::{Scope, SystemLibraries};
 use kpack_split::elf::{DeviceCode, Dynamic};
 use kpack_split::input::{
     FileKind, LinkedBinary, Lookup, Resolver, binary_error, identify, placed,
 };
 
-use super::companions;
 use super::options::{Also, AppOptions};
 
 /// What a file is in the application.
@@ -194,8 +193,8 @@ impl Collector<'_> {
         self.archives(linked, &mut binary)?;
         if binary.role != Role::Program {
             let name = name.to_string_lossy();
-            binary.data = companions::data(&directory, &name)?;
-            for path in companions::libraries(&directory, &name)? {
+            binary.data = data_of(&directory, &name)?;
+            for path in libraries_beside(&directory, &name)? {
                 let name = path.file_name().unwrap_or_default().to_owned();
                 if !self.system.provides(&name.to_string_lossy()) {
                     self.left.push_back(Found { path, role: Role::Library, name });

@@ -8,7 +8,6 @@ mod apply;
 mod build_tree;
 mod check;
 mod collect;
-mod companions;
 mod options;
 mod plan;
 mod run_paths;
