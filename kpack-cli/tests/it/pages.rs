@@ -32,7 +32,7 @@ const READ_ELSEWHERE: [&str; 4] = [
 
 /// The beginnings of blocks that need root, an index of packages, or what `cargo xtask dist` makes, and the test that
 /// does the same: its file and its name.
-const DONE_ELSEWHERE: [(&str, &str, &str, &str); 14] = [
+const DONE_ELSEWHERE: [(&str, &str, &str, &str); 15] = [
     ("README.md", "cargo xtask e2e", "xtask/src/main.rs", "the_commands_of_the_documents_exist"),
     (
         "docs/conformance.md",
@@ -45,6 +45,12 @@ const DONE_ELSEWHERE: [(&str, &str, &str, &str); 14] = [
         "pip install",
         "kpack-cli/tests/it/environments.rs",
         "the_extra_for_a_gpu_is_printed_for_installers",
+    ),
+    (
+        "docs/debugging.md",
+        "kpack doctor --unused",
+        "kpack-cli/tests/it/environments.rs",
+        "what_a_machine_does_not_need_is_listed_and_removed",
     ),
     (
         "docs/json.md",
@@ -335,7 +341,7 @@ fn given(page: &str) -> (Tree, Vec<(&'static str, String)>) {
             }
             replace("/opt/blender", "opt/blender");
         }
-        "docs/kpack-doctor.md" | "docs/older-rocm.md" | "docs/json.md" => {
+        "docs/kpack-doctor.md" | "docs/older-rocm.md" | "docs/json.md" | "docs/undo.md" => {
             split(&tree, "image/opt/vec");
             opt(&tree);
             replace("/opt/", "opt/");

@@ -87,7 +87,7 @@ fn known(id: &str) -> Result<&'static CatalogueEntry, Error> {
 
 /// docs/findings.md.
 fn page(text: &mut Text) {
-    text.line("# Findings");
+    text.line("# Error and warning messages");
     text.line("");
     text.line("Every finding has a stable ID, which is in brackets at the end of a message, and `id` in JSON. Scripts can");
     text.line("compare IDs, but the words of messages change. `kpack explain ID` prints an entry of this page.");
