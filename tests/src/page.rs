@@ -50,6 +50,24 @@ impl Page {
         blocks.filter_map(|block| Some(block.split_once("```")?.0.to_owned())).collect()
     }
 
+    /// The shell commands of CI jobs: in each block of YAML, what is indented below `run: |` or `script:`.
+    pub fn jobs(&self) -> Vec<String> {
+        let command = |line: &str| {
+            let line = line.trim_start();
+            line.strip_prefix("- ").unwrap_or(line).to_owned()
+        };
+        let indent = |line: &str| line.len() - command(line).len();
+        let blocks = self.blocks("yaml").into_iter();
+        let jobs = blocks.map(|block| {
+            let is_key = |line: &&str| ["run: |", "script:"].contains(&&*command(line));
+            let mut lines = block.lines().skip_while(|line| !is_key(line));
+            let key = lines.next().map_or(0, indent);
+            let commands = lines.take_while(|line| indent(line) > key).map(command);
+            Vec::from_iter(commands).join("\n")
+        });
+        jobs.collect()
+    }
+
     /// The block of shell commands that begins with `start`.
     ///
     /// # Panics

@@ -393,6 +393,25 @@ fn what_another_test_does_is_done_there() {
     }
 }
 
+/// Given repaired wheels, when a job of the page's CI runs, then it leaves the split wheels to publish.
+#[test]
+fn jobs_split_wheels() {
+    const INSTALL: &str = "cargo install --git URL kpack-cli --locked";
+    let jobs = Page::read("docs/wheels.md").jobs();
+    assert_eq!(jobs.len(), 2, "{jobs:?}");
+    for job in jobs {
+        assert!(job.starts_with(INSTALL), "{job}");
+        let tree = Tree::new();
+        wheels(&tree);
+        fs::rename(tree.path("dist"), tree.path("wheelhouse")).unwrap();
+        let mut reader = Reader::new(tree.root(), Path::new(env!("CARGO_BIN_EXE_kpack")));
+        reader.replaced.push((INSTALL, String::new()));
+        reader.run(&job);
+        let wheels = Vec::from_iter(fs::read_dir(tree.path("dist")).unwrap());
+        assert!(wheels.len() > 2, "{job}: {wheels:?}");
+    }
+}
+
 /// The mentions of kpack on a page: code in a line, and lines of commands.
 fn mentions(page: &Page) -> Vec<String> {
     let blocks = page.blocks("sh").join("\n").replace("\\\n", " ");
