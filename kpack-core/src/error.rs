@@ -130,12 +130,14 @@ impl Error {
         }
     }
 
-    /// The same, with another path if it is [`Error::Refused`].
+    /// The same, with another path if it is about a file.
     pub fn with_path(self, change: impl FnOnce(&Path) -> PathBuf) -> Self {
         match self {
             Self::Refused { id, path, reason, details } => {
                 Self::Refused { id, path: change(&path), reason, details }
             }
+            Self::Io { path, action, source } => Self::Io { path: change(&path), action, source },
+            Self::Changed { path } => Self::Changed { path: change(&path) },
             error => error,
         }
     }

@@ -52,6 +52,7 @@ pub mod internal {
     pub use crate::history::Subject;
     pub use crate::packages::Packages;
     pub use crate::root::Root;
+    pub use crate::system_libraries::matches_library;
 
     /// The note about what `kpack trim` removed.
     pub mod note {

@@ -301,16 +301,20 @@ pub struct SystemLibraries {
 impl SystemLibraries {
     /// Whether the system provides the library with this file name. Case does not matter for DLLs.
     pub fn provides(&self, name: &str) -> bool {
-        let is_named = |patterns: &[String]| {
-            patterns.iter().any(|pattern| match is_dll(name) {
-                true => matches_pattern(&pattern.to_ascii_lowercase(), &name.to_ascii_lowercase()),
-                false => matches_pattern(pattern, name),
-            })
-        };
+        let is_named =
+            |patterns: &[String]| patterns.iter().any(|pattern| matches_library(pattern, name));
         if is_named(&self.except) {
             return false;
         }
         is_named(&self.also) || group_of(name).is_some_and(|group| self.rocm || !group.is_rocm)
+    }
+}
+
+/// Whether a library has a name like this pattern, in which a `*` stands for anything. Case does not matter for DLLs.
+pub fn matches_library(pattern: &str, name: &str) -> bool {
+    match is_dll(name) {
+        true => matches_pattern(&pattern.to_ascii_lowercase(), &name.to_ascii_lowercase()),
+        false => matches_pattern(pattern, name),
     }
 }
 

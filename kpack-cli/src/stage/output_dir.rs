@@ -161,6 +161,11 @@ fn line_of(path: &Path) -> Vec<u8> {
     line
 }
 
+/// Whether kpack has files of its own at a path of an output directory.
+pub(super) fn is_own(path: &Path) -> bool {
+    path.starts_with(STAMP) || path.starts_with(hidden(INSIDE))
+}
+
 /// Removes the directories in `output` that these files were in, if they are empty now.
 fn remove_emptied(output: &Directory, files: &[PathBuf]) {
     let above = files.iter().flat_map(|path| path.ancestors().skip(1));

@@ -25,12 +25,15 @@ pub(super) struct BuildDirectories {
     own: Vec<PathBuf>,
     /// Of packages that Cargo fetched; their panic messages may contain source paths.
     fetched: Vec<PathBuf>,
+    /// Whether Cargo built there.
+    is_cargo: bool,
 }
 
 impl BuildDirectories {
     /// These directories.
     pub(super) fn new(own: Vec<PathBuf>) -> Self {
-        Self { own, fetched: Vec::new() }
+        let is_cargo = own.iter().any(|directory| directory.join(TARGET_DIRECTORY).is_file());
+        Self { own, fetched: Vec::new(), is_cargo }
     }
 
     pub(super) fn of_build(built: &Built, libraries: &[KernelLibrary]) -> Result<Self, Error> {
@@ -61,7 +64,8 @@ impl BuildDirectories {
         }
         // The root and relative paths are not specific enough.
         own.retain(|place| place.is_absolute() && place.parent().is_some());
-        Ok(Self { own: own.into_iter().collect(), fetched: fetched.into_iter().collect() })
+        let (own, fetched) = (own.into_iter().collect(), fetched.into_iter().collect());
+        Ok(Self { own, fetched, is_cargo: true })
     }
 
     /// Looks for these paths in every file of a release and every code object of its archives.
@@ -113,12 +117,17 @@ impl BuildDirectories {
             .map_err(|e| Error::io(path, "read", e))?;
         Ok(place.map(|place| {
             let place = place.display();
-            format!(
-                "contains the path `{place}` of this machine; build it without debug \
-                 information (profile release, or strip = true), and, if code contains the \
-                 path, with RUSTFLAGS=\"--remap-path-prefix={place}=.\" (C and C++: \
-                 -ffile-prefix-map={place}=.)"
-            )
+            let how = match self.is_cargo {
+                true => format!(
+                    "build it without debug information (profile release, or strip = true), and, if code contains the path, \
+                     with RUSTFLAGS=\"--remap-path-prefix={place}=.\" (C and C++: -ffile-prefix-map={place}=.)"
+                ),
+                false => format!(
+                    "build it without debug information (or link it with -s), and, if code contains the path, with \
+                     -ffile-prefix-map={place}=."
+                ),
+            };
+            format!("contains the path `{place}` of this machine; {how}")
         }))
     }
 

@@ -190,12 +190,11 @@ fn libraries_that_are_loaded_by_name() {
     fs::remove_dir_all(tree.path("rocm")).unwrap();
     fs::rename(tree.path("plugins"), tree.path("gone")).unwrap();
     let run = |path: &str| {
-        let mut command = Command::new(tree.path(path));
-        let output = command.env("LD_LIBRARY_PATH", tree.path("dist/bin")).output().unwrap();
+        let output = Command::new(tree.path(path)).output().unwrap();
         String::from_utf8(output.stdout).unwrap()
     };
     assert_eq!(run("dist/bin/host"), "found\n");
-    assert!(!run("host").is_empty());
+    assert!(run("host").contains("libplugin.so: cannot open"));
     for wrong in ["/bin=gone/libplugin.so", "../bin=gone/libplugin.so", "bin="] {
         let said = said(&tree, &["stage", "host", "--also", wrong, "--output-dir", "none"]);
         assert!(said.contains("expected LIB, or DIR=LIB") && said.contains("code 2"), "{said}");
@@ -331,6 +330,41 @@ fn bad_input() {
             ],
         ),
         (
+            "a library in a directory that a run path cannot name",
+            |_| {},
+            &["kpack stage app/bin/app --also a:b=app/lib/libvec.so --output-dir dist"],
+        ),
+        (
+            "a library by a path relative to what loads it",
+            |tree| {
+                tree.write("main.c", "int main(void) { return 0; }");
+                let mut cc = Command::new("cc");
+                cc.args(["main.c", "-Wl,--no-as-needed", "app/lib/libvec.so", "-o", "main"]);
+                cc.arg("-Wl,--allow-shlib-undefined");
+                process::run(cc.current_dir(tree.root()));
+                let mut patchelf = Command::new("patchelf");
+                patchelf.args(["--replace-needed", "libvec.so", "$ORIGIN/app/lib/libvec.so"]);
+                process::run(patchelf.arg("main").current_dir(tree.root()));
+            },
+            &["kpack stage main --output-dir dist"],
+        ),
+        (
+            "options for libraries",
+            |tree| {
+                let mut cc = Command::new("cc");
+                cc.args(["-shared", "-xc", "/dev/null", "-o", "libplain.so"]);
+                process::run(cc.current_dir(tree.root()));
+            },
+            &[
+                "kpack stage app/bin/app --also .kpack-stage=app/lib/libvec.so --output-dir dist",
+                "kpack stage app/bin/app --also .kpack-stage.tmp/a=app/lib/libvec.so --output-dir dist",
+                "kpack stage app/bin/app --also a=app/lib/libvec.so --also b=app/lib/libvec.so --output-dir dist",
+                "kpack stage app/bin/app --also bin/app=libplain.so --output-dir dist",
+                "kpack stage app/bin/app --exclude libnone.so.* --include libnone.so.2 --output-dir dist --quiet --system-rocm",
+                "rm -r dist",
+            ],
+        ),
+        (
             "no code for the GPU",
             |_| {},
             &["kpack stage app/bin/app --output-dir dist --arch gfx1030"],
@@ -421,6 +455,29 @@ fn a_program_for_windows() {
     }
     succeeds(&tree, &words("stage main.exe --output-dir dist"));
     assert_eq!(files(&tree, "dist/bin/"), "f.dll\nmain.exe");
+}
+
+/// Given more libraries than files that a process may have open, then all are staged.
+#[test]
+fn many_libraries() {
+    let tree = Tree::new();
+    tree.write("main.c", "int main(void) { return 0; }");
+    let names = Vec::from_iter((0..80).map(|number| format!("lib/lib{number}.so")));
+    fs::create_dir(tree.path("lib")).unwrap();
+    for name in &names {
+        let soname = name.replace("lib/", "-Wl,-soname,");
+        let mut cc = Command::new("cc");
+        process::run(cc.args(["-shared", "-xc", "/dev/null", &soname, "-o"]).arg(tree.path(name)));
+    }
+    let mut cc = Command::new("cc");
+    cc.args(["main.c", "-o", "main", "-Wl,--no-as-needed,-rpath,$ORIGIN/lib:/some/directory"])
+        .args(&names);
+    process::run(cc.current_dir(tree.root()));
+    let limited = "ulimit -n 64; exec \"$0\" stage main --output-dir dist --quiet";
+    let kpack = command(&tree, &[]).get_program().to_owned();
+    let mut shell = Command::new("sh");
+    process::run(shell.args(["-c", limited]).arg(kpack).current_dir(tree.root()));
+    process::run(&mut Command::new(tree.path("dist/bin/main")));
 }
 
 /// Given a file that cannot grow, as on a full disk, then nothing stays of the run.

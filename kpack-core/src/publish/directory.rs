@@ -446,6 +446,16 @@ impl Directory {
         Ok(self.open_with_metadata(name)?.map(|(file, _)| file))
     }
 
+    /// As [`open_file`](Self::open_file), for writing as well.
+    ///
+    /// # Errors
+    /// [`Error::Io`]; [`Error::Changed`] if it is no longer there.
+    pub fn open_to_change(&self, name: &OsStr) -> Result<File, Error> {
+        let path = self.path.join(name);
+        let opened = self.handle.open_to_change(name).map_err(|e| Error::io(&path, "open", e))?;
+        opened.ok_or_else(|| Error::changed(&path))
+    }
+
     /// As [`open_file`](Self::open_file), with its metadata.
     ///
     /// # Errors

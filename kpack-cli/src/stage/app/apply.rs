@@ -1,6 +1,6 @@
 //! Writes the application into the hidden directory.
 
-use std::collections::BTreeMap;
+use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::Write;
@@ -21,8 +21,8 @@ use crate::stage::output_dir::OutputDir;
 /// What was written.
 #[derive(Debug, Default)]
 pub(super) struct Written {
-    /// Programs and libraries by path in the output, open for changes.
-    pub(super) binaries: BTreeMap<PathBuf, File>,
+    /// The paths of programs and libraries in the output.
+    pub(super) binaries: BTreeSet<PathBuf>,
     /// What to say of files that keep their code.
     pub(super) findings: Vec<Finding>,
 }
@@ -56,10 +56,10 @@ impl Writer<'_> {
     fn entry(&mut self, path: &Path, entry: &Entry) -> Result<(), Error> {
         match entry {
             Entry::Binary(from) => {
-                let file = self.copy(path, from)?;
-                self.written.binaries.insert(path.to_owned(), file);
+                self.copy(path, from)?;
+                self.written.binaries.insert(path.to_owned());
             }
-            Entry::Copy(from) => drop(self.copy(path, from)?),
+            Entry::Copy(from) => self.copy(path, from)?,
             Entry::Manifest(from) => self.manifest(path, from)?,
             Entry::Link(target) => {
                 let shown = self.output.path.join(path);
@@ -84,8 +84,8 @@ impl Writer<'_> {
         }
     }
 
-    /// Copies a file, without code for other GPUs, and opens the copy. It can be run if the file can.
-    fn copy(&mut self, path: &Path, from: &Path) -> Result<File, Error> {
+    /// Copies a file, without code for other GPUs. The copy can be run if the file can.
+    fn copy(&mut self, path: &Path, from: &Path) -> Result<(), Error> {
         let shown = self.output.path.join(path);
         interrupt::check(&shown, "write")?;
         until_unchanged(|| {
@@ -106,8 +106,7 @@ impl Writer<'_> {
             }
             let mode = input.metadata().map_err(failed)?.mode();
             let mode = if mode & 0o111 == 0 { 0o644 } else { 0o755 };
-            set_mode(&output, mode).map_err(failed)?;
-            Ok(output)
+            set_mode(&output, mode).map_err(failed)
         })
     }
 
@@ -133,7 +132,7 @@ impl Writer<'_> {
         let parent = path.parent().unwrap_or(Path::new(""));
         let is_gone = |name: &str| !self.plan.entries.contains_key(&parent.join(name));
         match removal::without(from, open(from)?, &is_gone)? {
-            None => drop(self.copy(path, from)?),
+            None => self.copy(path, from)?,
             Some(bytes) => {
                 let shown = self.output.path.join(path);
                 let (directory, name) = self.place(path)?;

@@ -56,8 +56,7 @@ fn finding(
 ) -> Result<(), Error> {
     let lacks = finding.id == ids::MISSING_TARGET;
     finding.path = finding.path.map(|path| staged.place(&path));
-    let [hidden, output] = [staged.root, staged.output].map(|path| path.display().to_string());
-    finding.text = finding.text.replace(&hidden, &output);
+    finding.text = staged.shown_text(&finding.text);
     if finding.severity == Severity::Fault && (are_wanted || !lacks) {
         let path = finding.path.clone().unwrap_or_else(|| staged.output.to_owned());
         let text = format!("in the output: {}", finding.text);

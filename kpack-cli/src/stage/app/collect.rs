@@ -6,15 +6,19 @@ use std::path::{Path, PathBuf};
 
 use kpack_core::files::open;
 use kpack_core::words::list;
-use kpack_core::{Error, ids, interrupt};
-use kpack_doctor::internal::{Loading, data_of, libraries as libraries_of, libraries_beside};
+use kpack_core::{Error, Finding, Severity, ids, interrupt};
+use kpack_doctor::internal::{
+    Loading, data_of, libraries as libraries_of, libraries_beside, matches_library,
+};
 use kpack_doctor::{Scope, SystemLibraries};
 use kpack_split::elf::{DeviceCode, Dynamic};
 use kpack_split::input::{
     FileKind, LinkedBinary, Lookup, Resolver, binary_error, identify, placed,
 };
+use object::elf;
 
 use super::options::{Also, AppOptions};
+use super::quoted;
 
 /// What a file is in the application.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -53,6 +57,8 @@ pub(super) struct Facts {
     pub(super) binaries: BTreeMap<PathBuf, Binary>,
     /// The libraries that the system must provide.
     pub(super) provided: BTreeSet<String>,
+    /// What to say about the options.
+    pub(super) findings: Vec<Finding>,
 }
 
 /// What is still to be looked at.
@@ -67,6 +73,8 @@ struct Collector<'a> {
     lookup: Lookup,
     facts: Facts,
     left: VecDeque<Found>,
+    /// The names of all libraries that anything needs.
+    names: BTreeSet<String>,
     /// For each library that was not found, the files that need it.
     missing: BTreeMap<String, BTreeSet<PathBuf>>,
 }
@@ -81,6 +89,7 @@ pub(super) fn collect(options: &AppOptions, system: &SystemLibraries) -> Result<
         lookup: Lookup::default(),
         facts: Facts::default(),
         left: VecDeque::new(),
+        names: BTreeSet::new(),
         missing: BTreeMap::new(),
     };
     for path in &options.programs {
@@ -98,6 +107,7 @@ pub(super) fn collect(options: &AppOptions, system: &SystemLibraries) -> Result<
         collector.root(found)?;
     }
     collector.all_there()?;
+    collector.all_named();
     Ok(collector.facts)
 }
 
@@ -127,6 +137,8 @@ impl Collector<'_> {
         };
         for library in libraries {
             let name = library.name.to_string_lossy().into_owned();
+            let file_name = Path::new(&library.name).file_name().unwrap_or_default().to_owned();
+            self.names.insert(file_name.to_string_lossy().into_owned());
             if library.is_provided {
                 self.facts.provided.insert(name);
                 continue;
@@ -136,17 +148,20 @@ impl Collector<'_> {
                 if !is_missing {
                     continue;
                 }
+                if name.is_empty() {
+                    let text = "needs a library without a name (an empty DT_NEEDED), which the dynamic linker cannot load; \
+                        link it again";
+                    return Err(Error::rejected(ids::NOT_LOADABLE, &library.needed_by, text));
+                }
                 self.missing.entry(name).or_default().insert(library.needed_by);
                 continue;
             };
-            let file_name = Path::new(&library.name).file_name().unwrap_or_default().to_owned();
             if Path::new(&library.name).components().count() > 1 {
-                let text = format!(
-                    "loads {name} by its path, where no other machine has it; link that library by its name \
-                     (`patchelf --replace-needed {name} {} FILE` changes it in a copy)",
-                    Path::new(&file_name).display()
-                );
-                return Err(Error::rejected(ids::NOT_LOADABLE, &library.needed_by, text));
+                return Err(loads_by_path(
+                    &library.needed_by,
+                    &name,
+                    &file_name.to_string_lossy(),
+                )?);
             }
             let linked = read(&path)?;
             // Case does not matter in names of DLLs.
@@ -168,6 +183,15 @@ impl Collector<'_> {
         let real = path.canonicalize().map_err(|e| Error::io(path, "find", e))?;
         if let Some(known) = self.facts.binaries.get_mut(&real) {
             known.names.insert(name);
+            if let (Role::Also(one), Role::Also(other)) = (&known.role, &role)
+                && one != other
+            {
+                let text = format!(
+                    "`--also` lists {} for two directories of the output; pass it once",
+                    path.display()
+                );
+                return Err(Error::usage(text));
+            }
             // A library that something loads may be given as well, with its directory.
             if known.role == Role::Library && role != Role::Library {
                 known.role = role;
@@ -196,9 +220,13 @@ impl Collector<'_> {
             binary.data = data_of(&directory, &name)?;
             for path in libraries_beside(&directory, &name)? {
                 let name = path.file_name().unwrap_or_default().to_owned();
-                if !self.system.provides(&name.to_string_lossy()) {
+                let text = name.to_string_lossy().into_owned();
+                if self.system.provides(&text) {
+                    self.facts.provided.insert(text.clone());
+                } else {
                     self.left.push_back(Found { path, role: Role::Library, name });
                 }
+                self.names.insert(text);
             }
         }
         self.facts.binaries.insert(real, binary);
@@ -242,16 +270,65 @@ impl Collector<'_> {
             return Ok(());
         };
         let needed_by = by.first().map_or(Path::new(""), PathBuf::as_path);
+        let is_dll = Path::new(name).extension().is_some_and(|end| end.eq_ignore_ascii_case("dll"));
         let others = match &Vec::from_iter(self.missing.keys().skip(1))[..] {
             [] => String::new(),
             others => format!("; also missing: {}", list(others)),
         };
+        let not_found = match is_dll {
+            true => format!("is not in its directory{others}; copy it there"),
+            false => format!(
+                "the dynamic linker does not find{others}; install it, add its directory to LD_LIBRARY_PATH"
+            ),
+        };
         let text = format!(
-            "needs {name}, which the dynamic linker does not find{others}; install it, add its directory to \
-             LD_LIBRARY_PATH, or leave it out with `--exclude {name}`"
+            "needs {name}, which {not_found}, or leave it out with `--exclude {}`",
+            quoted(name)
         );
         Err(Error::rejected(ids::MISSING_LIBRARY, needed_by, text))
     }
+
+    /// Warns of names in options that nothing has: somebody wrote them for a library.
+    fn all_named(&mut self) {
+        let options = [("--exclude", &self.system.also), ("--include", &self.system.except)];
+        for (option, patterns) in options {
+            for pattern in patterns {
+                if self.names.iter().any(|name| matches_library(pattern, name)) {
+                    continue;
+                }
+                let text = format!(
+                    "`{option} {}` has no effect, because no library that is needed has this name",
+                    quoted(pattern)
+                );
+                self.facts.findings.push(Finding::general(Severity::Warning, ids::USAGE, text));
+            }
+        }
+    }
+}
+
+/// Why a file that loads a library by its path cannot be staged.
+fn loads_by_path(file: &Path, name: &str, file_name: &str) -> Result<Error, Error> {
+    // The dynamic linker replaces `$ORIGIN`, but what changes the file needs the name that is in it.
+    let linked = read(file)?;
+    let own = match linked.image.elf() {
+        Some(image) => Dynamic::read(image)
+            .and_then(|dynamic| dynamic.strings(image, elf::DT_NEEDED))
+            .map_err(|error| binary_error(file, error))?,
+        None => Vec::new(),
+    };
+    let mut own = own.iter().map(|own| String::from_utf8_lossy(own));
+    let own = own.find(|own| own.contains('$') && own.ends_with(&format!("/{file_name}")));
+    let (name, why) = match &own {
+        Some(own) => (&**own, "relative to its own, which staging changes"),
+        None => (name, "where no other machine has it"),
+    };
+    let text = format!(
+        "loads {name} by its path, {why}; link that library by its name \
+         (`patchelf --replace-needed {} {} FILE` changes it in a copy)",
+        quoted(name),
+        quoted(file_name)
+    );
+    Ok(Error::rejected(ids::NOT_LOADABLE, file, text))
 }
 
 /// Reads a program or library.

@@ -18,7 +18,7 @@ use std::path::{Path, PathBuf};
 use kpack_artifact::sizes::{self, Sizes};
 use kpack_core::finding::Finding;
 use kpack_core::platform::canonicalize;
-use kpack_core::{Error, Severity, ids};
+use kpack_core::{Error, Severity, escaped, ids};
 use kpack_doctor::SystemLibraries;
 use kpack_format::TargetId;
 use kpack_split::trim::Keep;
@@ -115,14 +115,17 @@ pub fn stage_application(options: &Options, app: &AppOptions) -> Result<Applicat
     let staged = Staged {
         plan: &plan,
         root: &root,
+        tree: &output.tree,
         output: &output.path,
         system: &system,
         written: &written,
     };
     staged.settle()?;
-    let mut findings = build_paths(&facts, &plan, options, &output)?;
+    let mut findings = facts.findings.clone();
+    let shown = |error| staged.shown(error);
+    findings.extend(build_paths(&facts, &plan, options, &output).map_err(shown)?);
     findings.extend(written.findings.iter().cloned());
-    let sizes = sizes::measure(std::slice::from_ref(&root), &[])?;
+    let sizes = sizes::measure(std::slice::from_ref(&root), &[]).map_err(shown)?;
     let gpus = if app.gpus.is_empty() { gpus_in(&sizes) } else { app.gpus.clone() };
     findings.extend(check::check(&staged, &gpus, keep.is_some())?);
     output.commit()?;
@@ -145,6 +148,11 @@ pub fn stage_application(options: &Options, app: &AppOptions) -> Result<Applicat
 /// The GPUs that an application has code for.
 fn gpus_in(sizes: &Sizes) -> Vec<TargetId> {
     sizes.machines.iter().filter_map(|machine| machine.target.parse().ok()).collect()
+}
+
+/// A word of a command for a shell.
+fn quoted(word: &str) -> String {
+    shlex::try_quote(word).map_or_else(|_| escaped(word).to_string(), |word| word.into_owned())
 }
 
 /// Fails if a file that is read would be replaced.

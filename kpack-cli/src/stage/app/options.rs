@@ -8,6 +8,8 @@ use clap::Args;
 use kpack_core::Error;
 use kpack_format::TargetId;
 
+use crate::stage::output_dir::is_own;
+
 /// What to stage of programs in any language: the arguments of `kpack stage PROGRAM...`.
 #[derive(Debug, Clone, Default, Args)]
 #[non_exhaustive]
@@ -56,6 +58,9 @@ impl FromStr for Also {
             return Ok(whole());
         }
         match kpack_split::input::plain(Path::new(directory)) {
+            Some(directory) if is_own(Path::new(&directory)) => Err(Error::usage(format!(
+                "`{text}`: kpack needs `{directory}` for its own files; choose another directory"
+            ))),
             Some(directory) if !library.is_empty() => {
                 Ok(Self { library: library.into(), directory: Some(directory.into()) })
             }

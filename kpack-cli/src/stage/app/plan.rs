@@ -74,6 +74,7 @@ pub(super) fn plan(facts: &Facts, output: &Path, keep: Option<&Keep>) -> Result<
     for (real, binary) in &facts.binaries {
         planner.binary(real, binary, &layout)?;
     }
+    planner.has_directories()?;
     Ok(planner.plan)
 }
 
@@ -280,12 +281,37 @@ impl Planner<'_> {
             Entry::Link(target) => format!("a link to {}", target.display()),
             other => other.source().unwrap_or(Path::new("")).display().to_string(),
         };
+        let what_to_do = match (known, &entry) {
+            _ if self.plan.programs.contains(&at) => "stage these programs apart",
+            (Entry::Copy(_) | Entry::Manifest(_), _) | (_, Entry::Copy(_) | Entry::Manifest(_)) => {
+                "stage the programs whose libraries read them apart"
+            }
+            _ => "stage the programs that need them apart, or leave one out with --exclude",
+        };
         let text = format!(
-            "would be both {} and {}, which differ; stage the programs that need them apart, or leave one out with --exclude",
+            "would be both {} and {}, which differ; {what_to_do}",
             from(known),
             from(&entry)
         );
         Err(Error::rejected(ids::NAME_CLASH, &self.output.join(at), text))
+    }
+
+    /// Fails if a file would be where others need a directory.
+    fn has_directories(&self) -> Result<(), Error> {
+        let entries = &self.plan.entries;
+        for path in entries.keys() {
+            let Some((file, _)) =
+                path.ancestors().skip(1).find_map(|above| entries.get_key_value(above))
+            else {
+                continue;
+            };
+            let text = format!(
+                "would be a file and the directory of {}; choose another directory for that, with `--also DIR=LIB`",
+                self.output.join(path).display()
+            );
+            return Err(Error::rejected(ids::NAME_CLASH, &self.output.join(file), text));
+        }
+        Ok(())
     }
 }
 

@@ -6,8 +6,11 @@ use std::ffi::{OsStr, OsString};
 use std::fs::File;
 use std::path::{Component, Path, PathBuf};
 
+use kpack_core::files::open;
 use kpack_core::platform::{FileExt, OsStrExt, OsStringExt};
-use kpack_core::{Error, ids};
+use kpack_core::publish::Directory;
+use kpack_core::words::list;
+use kpack_core::{Error, Reason, ids};
 use kpack_doctor::internal::{Loading, libraries};
 use kpack_doctor::{Scope, SystemLibraries};
 use kpack_split::elf::{Dynamic, Image, run_path};
@@ -17,12 +20,15 @@ use object::elf;
 
 use super::apply::Written;
 use super::plan::{Entry, Plan};
+use super::quoted;
 
 /// The staged files of an application.
 pub(super) struct Staged<'a> {
     pub(super) plan: &'a Plan,
     /// Where they are, without symbolic links.
     pub(super) root: &'a Path,
+    /// The same directory, held open.
+    pub(super) tree: &'a Directory,
     /// Where they will be.
     pub(super) output: &'a Path,
     pub(super) system: &'a SystemLibraries,
@@ -74,18 +80,37 @@ impl Staged<'_> {
     }
 
     /// Removes entries of run paths that lead out of the output: on another machine, other libraries may be there.
-    /// They stay if options leave libraries to the system, because these may be found only there.
+    /// They stay if options leave libraries to the system, because these may be found only there. Entries that led to a library of
+    /// `--also` lead to the staged one, because the file may load it by name.
     fn forget_machine(&self) -> Result<(), Error> {
-        if self.system.rocm || !self.system.also.is_empty() {
-            return Ok(());
-        }
-        for path in self.written.binaries.keys() {
+        let may_stay = self.system.rocm || !self.system.also.is_empty();
+        for path in &self.written.binaries {
             let Some(old) = self.run_path(path)?.filter(|old| !old.is_empty()) else { continue };
-            if !old.split(|byte| *byte == b':').all(|entry| self.is_staged(path, entry)) {
-                self.set(path, &BTreeSet::new())?;
+            let also = self.also_on(path, &old);
+            let is_staged = |entry| self.is_staged(path, entry);
+            let leads_out = || !may_stay && !old.split(|byte| *byte == b':').all(is_staged);
+            if !also.is_empty() || leads_out() {
+                self.set(path, &also)?;
             }
         }
         Ok(())
+    }
+
+    /// The directories of the output with libraries of `--also` that are on the run path of the original of a file.
+    fn also_on(&self, file: &Path, run_path: &[u8]) -> BTreeSet<PathBuf> {
+        let source_of = |path: &Path| self.plan.entries.get(path).and_then(Entry::source);
+        let Some(origin) = source_of(file).and_then(Path::parent) else { return BTreeSet::new() };
+        let entries = run_path.split(|byte| *byte == b':').filter_map(|entry| {
+            let directory = relative_to(origin, entry);
+            let directory = directory.unwrap_or_else(|| OsStr::from_bytes(entry).into());
+            directory.canonicalize().ok()
+        });
+        let entries = BTreeSet::from_iter(entries);
+        let also = self.plan.also.iter().filter(|also| {
+            let directory = source_of(also).and_then(Path::parent);
+            directory.is_some_and(|directory| entries.contains(directory))
+        });
+        also.filter_map(|also| Some(also.parent()?.to_owned())).collect()
     }
 
     /// Whether an entry of the run path of a file leads to a directory of the output.
@@ -164,9 +189,11 @@ impl Staged<'_> {
         }
         let is_program = self.plan.programs.iter().any(|program| program == root);
         let scope = self.scope(if is_program { &[] } else { inherited });
-        let listed = match libraries(&path, &linked.image, Some(&scope))? {
+        let listed = libraries(&path, &linked.image, Some(&scope));
+        let listed = match listed.map_err(|error| self.shown(error))? {
             Loading::Listed(listed) => listed,
             Loading::Fails(why) | Loading::Unknown(why) => {
+                let why = self.shown_text(&why);
                 let text = format!("cannot be loaded from the output: {why}");
                 return Err(Error::rejected(ids::NOT_LOADABLE, &self.output.join(root), text));
             }
@@ -192,7 +219,7 @@ impl Staged<'_> {
                     "needs {}, which is in {}, and Windows searches beside the program; pass `--also {}` without a directory",
                     library.name.display(),
                     staged.display(),
-                    name.display()
+                    quoted(&name.to_string_lossy())
                 );
                 return Err(Error::rejected(ids::MISSING_LIBRARY, &self.output.join(by), text));
             }
@@ -221,11 +248,11 @@ impl Staged<'_> {
     }
 
     fn image(&self, path: &Path) -> Result<Option<Image<File>>, Error> {
-        let Some(file) = self.written.binaries.get(path) else {
+        if !self.written.binaries.contains(path) {
             return Ok(None);
-        };
+        }
         let shown = self.output.join(path);
-        let file = file.try_clone().map_err(|error| Error::io(&shown, "read", error))?;
+        let file = open(&self.root.join(path)).map_err(|error| self.shown(error))?;
         match host::Image::read(file).map_err(|error| binary_error(&shown, error))? {
             host::Image::Elf(image) => Ok(Some(image)),
             // Windows has no run paths.
@@ -265,7 +292,9 @@ impl Staged<'_> {
     /// Lets the run path of a file lead to these directories of the output, too.
     fn set(&self, path: &Path, directories: &BTreeSet<PathBuf>) -> Result<(), Error> {
         let from = path.parent().unwrap_or(Path::new(""));
-        let old = self.run_path(path)?.unwrap_or_default();
+        let old = self.run_path(path)?;
+        let has_run_path = old.is_some();
+        let old = old.unwrap_or_default();
         // Others are those of this machine.
         let own = old.split(|byte| *byte == b':').filter(|entry| self.is_staged(path, entry));
         let mut all = Vec::from_iter(own.map(<[u8]>::to_vec));
@@ -279,13 +308,23 @@ impl Staged<'_> {
         let Some(image) = self.image(path)? else {
             return Err(Error::changed(&self.output.join(path)));
         };
+        if directories.iter().any(|directory| is_unusable(directory)) {
+            return Err(self.no_room(path, directories, "it cannot lead there"));
+        }
         let shown = self.output.join(path);
         let edits = run_path::edits(&image, &new).map_err(|error| binary_error(&shown, error))?;
         let Some(edits) = edits else {
-            return Err(self.no_room(path, directories, "its run path has no room for that"));
+            let why = match has_run_path {
+                true => "its run path has no room for that",
+                false => "it has no run path",
+            };
+            return Err(self.no_room(path, directories, why));
         };
+        let directory = self.tree.below(from).map_err(|error| self.shown(error))?;
+        let file = directory.open_to_change(path.file_name().unwrap_or_default());
+        let file = file.map_err(|error| self.shown(error))?;
         for (offset, bytes) in edits {
-            let written = self.written.binaries[path].write_all_at(&bytes, offset);
+            let written = file.write_all_at(&bytes, offset);
             written.map_err(|error| Error::io(&shown, "write", error))?;
         }
         Ok(())
@@ -295,29 +334,54 @@ impl Staged<'_> {
     fn no_room(&self, path: &Path, directories: &BTreeSet<PathBuf>, why: &str) -> Error {
         let from = path.parent().unwrap_or(Path::new(""));
         let new = directories.iter().map(|directory| OsString::from_vec(relative(from, directory)));
-        let new = Vec::from_iter(new.map(|path| path.to_string_lossy().into_owned())).join(":");
+        let new = Vec::from_iter(new.map(|path| path.to_string_lossy().into_owned()));
         let source = self.plan.entries.get(path).and_then(Entry::source).unwrap_or(path);
-        let name = source.file_name().unwrap_or_default().display();
-        let text = format!(
-            "does not find libraries in {}: {why}; link it with \
-             `-Wl,--disable-new-dtags,-rpath,'{new}'`, or stage a copy, changed with `patchelf --force-rpath --set-rpath '{new}' {name}`",
-            Vec::from_iter(directories.iter().map(|path| path.display().to_string())).join(", ")
-        );
+        let names = list(directories.iter().map(|path| path.display()));
+        let text = if directories.iter().any(|directory| is_unusable(directory)) {
+            format!(
+                "does not find libraries in {names}: a run path cannot lead to a directory with `:` or `$` in its name; \
+                 rename it, or choose another with `--also DIR=LIB`"
+            )
+        } else {
+            let new = new.join(":");
+            let link = quoted(&format!("-Wl,--disable-new-dtags,-rpath,{new}"));
+            let name = source.file_name().unwrap_or_default().to_string_lossy();
+            format!(
+                "does not find libraries in {names}: {why}; link it with `{link}`, or stage a copy, changed with \
+                 `patchelf --force-rpath --set-rpath {} {}`",
+                quoted(&new),
+                quoted(&name)
+            )
+        };
         Error::rejected(ids::RUN_PATH, source, text)
     }
 
-    /// An error with the path that a file will have.
+    /// An error with the paths that files will have.
     pub(super) fn shown(&self, error: Error) -> Error {
-        error.with_path(|path| self.place(path))
+        let error = error.with_path(|path| self.place(path));
+        error.about(|reason| Reason::new(self.shown_text(&reason.text), reason.details))
+    }
+
+    /// A text with the paths that files will have.
+    pub(super) fn shown_text(&self, text: &str) -> String {
+        let [hidden, output] = [self.root, self.output].map(|path| path.display().to_string());
+        text.replace(&hidden, &output)
     }
 
     /// The path that a file will have.
     pub(super) fn place(&self, path: &Path) -> PathBuf {
-        match path.strip_prefix(self.root) {
+        let hidden = [self.root, &self.tree.anchor()].map(|hidden| path.strip_prefix(hidden));
+        match hidden.into_iter().find_map(Result::ok).ok_or(()) {
             Ok(inside) => self.output.join(inside),
             Err(_) => path.to_owned(),
         }
     }
+}
+
+/// Whether no run path can lead to a directory of the output: the dynamic linker takes these characters for others, however they
+/// are quoted.
+fn is_unusable(directory: &Path) -> bool {
+    directory.to_string_lossy().contains([':', '$'])
 }
 
 /// Where a directory of a run path is that begins with `$ORIGIN`.

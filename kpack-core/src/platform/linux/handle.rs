@@ -137,11 +137,20 @@ impl Handle {
     /// Opens a regular file for reading; `None` if there is none. Nothing else is opened, because opening a device can
     /// change it, and opening a FIFO wakes its writer; only what takes the file's place meanwhile may be.
     pub(crate) fn open_file(&self, name: &OsStr) -> io::Result<Option<File>> {
+        self.open_regular(name, OFlags::RDONLY)
+    }
+
+    /// The same, for writing as well.
+    pub(crate) fn open_to_change(&self, name: &OsStr) -> io::Result<Option<File>> {
+        self.open_regular(name, OFlags::RDWR)
+    }
+
+    fn open_regular(&self, name: &OsStr, access: OFlags) -> io::Result<Option<File>> {
         match self.entry(name)? {
             Some(there) if there.kind == Kind::File => {}
             _ => return Ok(None),
         }
-        let flags = OFlags::RDONLY | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
+        let flags = access | OFlags::NOFOLLOW | OFlags::NONBLOCK | OFlags::CLOEXEC;
         match rustix::fs::openat(&self.0, name, flags, Mode::empty()) {
             Ok(file) => Ok(Some(file.into())),
             Err(Errno::NOENT | Errno::LOOP | Errno::NXIO) => Ok(None),

@@ -172,11 +172,21 @@ impl Handle {
 
     /// Opens a file for reading; `None` if there is none, or it is a link or a directory.
     pub(crate) fn open_file(&self, name: &OsStr) -> io::Result<Option<File>> {
+        self.open_regular(name, false)
+    }
+
+    /// The same, for writing as well.
+    pub(crate) fn open_to_change(&self, name: &OsStr) -> io::Result<Option<File>> {
+        self.open_regular(name, true)
+    }
+
+    fn open_regular(&self, name: &OsStr, writes: bool) -> io::Result<Option<File>> {
         match self.entry(name)? {
             Some(there) if there.kind == Kind::File => {}
             _ => return Ok(None),
         }
-        match File::open(self.path.join(name)) {
+        let opened = OpenOptions::new().read(true).write(writes).open(self.path.join(name));
+        match opened {
             Ok(file) => Ok(Some(file)),
             Err(error) if error.kind() == io::ErrorKind::NotFound => Ok(None),
             Err(error) => Err(error),
