@@ -1,5 +1,6 @@
 //! `kpack join`.
 
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 use std::str::FromStr;
 
@@ -12,10 +13,11 @@ use kpack_format::unstable::spelling;
 use super::output::{self, Text};
 use super::print::print;
 use super::progress::{Bar, DEVICE_CODE};
-use super::split::report_done;
+use super::split::{default_places, report_done};
 use super::targets;
-use kpack_core::Error;
 use kpack_core::gpus::{KFD_NODES, agents};
+use kpack_core::platform::canonicalize;
+use kpack_core::{Error, shown};
 use kpack_split::install::Report;
 use kpack_split::join::{self, JoinOptions};
 
@@ -31,17 +33,38 @@ Examples:
     kpack join --prefix /opt/rocm --arch native
   In a package's trigger, join what is installed:
     kpack join --prefix /usr --arch native --installed
+  Undo the split of a library:
+    kpack join --arch all stage/lib/libvec.so
   Join one, and compare it with the unsplit original:
     kpack join --prefix stage --arch gfx1030 --against build/libvec.so lib/libvec.so
 
 ", exit_codes!("an input was rejected (damaged or unsupported), or an archive is missing")))]
 pub(super) struct Arguments {
-    /// GPU target to put back, or `native` for every GPU of this machine. Can be repeated; commas separate targets
-    /// as well. A target without features, such as gfx90a, stands for all of its variants
+    /// GPU target to put back, `native` for every GPU of this machine, or `all` for every target that the binary was split
+    /// for. Can be repeated; commas separate targets as well. A target without features, such as gfx90a, stands for all of its
+    /// variants
     #[arg(long, value_name = "TARGET", value_delimiter = ',', required = true)]
-    arch: Vec<Architecture>,
+    arch: Vec<Chosen>,
+    /// Install prefix: the directory that the binaries are in. Default: as for `kpack split`, what the paths of FILE say
+    #[arg(long, value_name = "DIR", required_unless_present = "files")]
+    prefix: Option<PathBuf>,
     #[command(flatten)]
     pub(super) options: JoinOptions,
+}
+
+/// A value of `--arch` of this command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Chosen {
+    All,
+    Of(Architecture),
+}
+
+impl FromStr for Chosen {
+    type Err = ParseTargetIdError;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        if name == "all" { Ok(Self::All) } else { name.parse().map(Self::Of) }
+    }
 }
 
 /// A value of `--arch`.
@@ -87,12 +110,38 @@ impl Architecture {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     output::note_ignored_variables();
     let mut options = arguments.options.clone();
-    targets::warn_of_unknown(arguments.arch.iter().filter_map(Architecture::named));
-    for architecture in &arguments.arch {
+    options.prefix = match &arguments.prefix {
+        Some(prefix) => prefix.clone(),
+        None => {
+            // The last name stays as it is: what a link leads to may be shared, so it is not joined.
+            let place = |file: &PathBuf| {
+                let directory = file.parent().filter(|path| !path.as_os_str().is_empty());
+                let directory = directory.unwrap_or(Path::new("."));
+                let directory = canonicalize(directory);
+                let name = file.file_name().unwrap_or_default();
+                directory.map(|path| path.join(name)).map_err(|e| Error::io(file, "open", e))
+            };
+            let places = options.files.iter().map(place).collect::<Result<Vec<_>, _>>()?;
+            let (prefix, inside) = default_places(&options.files, &places)?;
+            if !print().quiet {
+                let prefix = shown(&prefix);
+                output::complain("note", format_args!("by default, this is --prefix {prefix}"));
+            }
+            options.files = inside;
+            prefix
+        }
+    };
+    options.all_architectures = arguments.arch.contains(&Chosen::All);
+    let architectures = Vec::from_iter(arguments.arch.iter().filter_map(|chosen| match chosen {
+        Chosen::All => None,
+        Chosen::Of(architecture) => Some(architecture),
+    }));
+    targets::warn_of_unknown(architectures.iter().filter_map(|chosen| chosen.named()));
+    for architecture in architectures {
         let may_be_none = options.installed && !options.need_result();
         options.architectures.extend(architecture.targets(may_be_none)?);
     }
-    if options.architectures.is_empty() && options.installed {
+    if options.architectures.is_empty() && options.installed && !options.all_architectures {
         if print().json || print().quiet {
             return report_done(&Report::default());
         }

@@ -1,31 +1,46 @@
 //! `kpack list`.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use clap::Args;
 
 use super::output::{self, Text, size};
 use super::print::print;
-use super::show::{offload_images, totals};
+use super::show::{self, offload_images, totals};
 use crate::inspect::{self, Content};
-use kpack_core::{Error, ids};
+use kpack_core::Error;
 
-/// List the kernels of an archive
+/// List the kernels of archives
 ///
-/// For a file with images for other offloading runtimes, such as OpenMP's, lists the images.
+/// For a file with images for other offloading runtimes, such as OpenMP's, lists the images. Shows other files, such as
+/// libraries, and directories, as `kpack show` does.
 ///
 /// A kernel is named after the path of its binary in the install prefix and the index of its wrapper:
 /// lib/libvec.so#0. Kernels with identical code objects share one stored copy.
 #[derive(Debug, Args)]
 pub(super) struct Arguments {
-    /// Archive
-    #[arg(value_name = "FILE.kpack")]
-    file: PathBuf,
+    /// Archives
+    #[arg(value_name = "FILE", required = true)]
+    files: Vec<PathBuf>,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
-    let inspection = inspect::inspect(&arguments.file)?;
+    let mut code = ExitCode::SUCCESS;
+    for file in &arguments.files {
+        let own = list(file)?;
+        if own != ExitCode::SUCCESS {
+            code = own;
+        }
+    }
+    Ok(code)
+}
+
+fn list(path: &Path) -> Result<ExitCode, Error> {
+    if path.is_dir() {
+        return show::show(path);
+    }
+    let inspection = inspect::inspect(path)?;
     if !inspection.images.is_empty() {
         let mut text = Text::default();
         if print().json {
@@ -37,11 +52,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         return Ok(ExitCode::SUCCESS);
     }
     let Content::Archive(archive) = inspection.content else {
-        return Err(Error::rejected(
-            ids::UNKNOWN_FILE,
-            &arguments.file,
-            "not a .kpack archive; run `kpack show` to see what it is",
-        ));
+        return show::show(path);
     };
     if print().json {
         output::json(&archive)?;

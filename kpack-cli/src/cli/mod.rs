@@ -10,11 +10,11 @@ mod doctor;
 mod documents;
 mod explain;
 mod extract;
+mod guesses;
 mod join;
 mod kernel_files;
 mod launch;
 mod list;
-mod misplaced;
 mod object;
 mod output;
 mod panics;
@@ -34,6 +34,7 @@ mod verify;
 mod wheel;
 
 use std::env;
+use std::ffi::OsString;
 use std::io::{self, Write};
 use std::process::ExitCode;
 
@@ -121,9 +122,17 @@ pub fn command() -> clap::Command {
 /// Runs the command that the process's arguments name.
 pub fn main() -> ExitCode {
     panics::abort_without_memory();
-    let cli = match Cli::try_parse() {
+    let arguments = Vec::from_iter(env::args_os());
+    let parsed = match Cli::try_parse_from(&arguments) {
+        Err(error) => match guesses::with_show(&arguments, &command()) {
+            Some(arguments) => Cli::try_parse_from(arguments),
+            None => Err(error),
+        },
+        parsed => parsed,
+    };
+    let cli = match parsed {
         Ok(cli) => cli,
-        Err(error) => return misused(error),
+        Err(error) => return misused(error, &arguments),
     };
     cli.print.set();
     allow_open_files();
@@ -205,8 +214,8 @@ fn reports_failures(command: &Command) -> bool {
 }
 
 /// Prints help, or what is wrong with the arguments, as other errors are printed.
-fn misused(mut error: clap::Error) -> ExitCode {
-    if env::args_os().len() == 1 {
+fn misused(mut error: clap::Error, arguments: &[OsString]) -> ExitCode {
+    if arguments.len() == 1 {
         let _ = io::stderr().write_all(OVERVIEW.as_bytes());
         return ExitCode::from(2);
     }
@@ -221,7 +230,7 @@ fn misused(mut error: clap::Error) -> ExitCode {
             _ => ExitCode::SUCCESS,
         };
     }
-    if let Some(text) = misplaced::explain(&error, env::args_os(), &command()) {
+    if let Some(text) = guesses::explain(&error, arguments, &command()) {
         output::complain("error", text);
         return ExitCode::from(2);
     }
@@ -235,7 +244,9 @@ fn misused(mut error: clap::Error) -> ExitCode {
         ContextValue::StyledStrs(tips) => {
             let is_plain =
                 |tip: &&StyledStr| tip.to_string() == escaped(&tip.to_string()).to_string();
-            let plain = tips.iter().filter(is_plain).cloned();
+            // Nobody means a file whose name begins with a hyphen.
+            let helps = |tip: &&StyledStr| !tip.to_string().contains("as a value, use");
+            let plain = tips.iter().filter(is_plain).filter(helps).cloned();
             Some((kind, ContextValue::StyledStrs(plain.collect())))
         }
         _ => None,
@@ -243,7 +254,8 @@ fn misused(mut error: clap::Error) -> ExitCode {
     for (kind, value) in Vec::from_iter(repeated) {
         error.insert(kind, value);
     }
-    let mut text = error.to_string();
+    // Without a tip, its place is empty.
+    let mut text = error.to_string().replace("\n\n\n", "\n\n");
     // What the argument's own parser says repeats it once more.
     if let Some(why) = std::error::Error::source(&error)
         && let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg)

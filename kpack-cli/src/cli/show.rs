@@ -36,10 +36,15 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     output::note_ignored_variables();
-    if arguments.file.is_dir() {
-        return directory(&arguments.file);
+    show(&arguments.file)
+}
+
+/// Shows a file or a directory.
+pub(super) fn show(path: &Path) -> Result<ExitCode, Error> {
+    if path.is_dir() {
+        return directory(path);
     }
-    let inspection = inspect::inspect(&arguments.file)?;
+    let inspection = inspect::inspect(path)?;
     if let Some(note) = note(&inspection)? {
         output::complain_finding(&note);
     }

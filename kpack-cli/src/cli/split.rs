@@ -15,7 +15,9 @@ use super::progress::{Bar, DEVICE_CODE};
 use super::storage::{InstallHint, StorageArguments, Variants};
 use kpack_core::platform::canonicalize;
 use kpack_core::publish::name_part;
-use kpack_core::{Error, shown};
+use kpack_core::report::FileReport;
+use kpack_core::words::list;
+use kpack_core::{Error, ids, shown};
 use kpack_format::{Delivery, TargetId};
 use kpack_split::install::{self, InstallOptions, Outcome, Report};
 use kpack_tree::check;
@@ -68,7 +70,10 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let mut options = arguments.options.clone();
-    set_place(arguments, &mut options)?;
+    if let Some(directory) = options.files.iter().find(|file| file.is_dir()) {
+        return Err(whole_directory(directory));
+    }
+    let defaults = set_place(arguments, &mut options)?;
     options.install_hint.clone_from(&arguments.hint.install_hint);
     options.storage = arguments.storage.storage_for(&options.architectures);
     options.storage.complete_variants = arguments.variants.complete_variants;
@@ -76,16 +81,38 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let bar = Bar::new(DEVICE_CODE);
     let mut report = install::install(&options, &bar)?;
     bar.finish();
+    if !defaults.is_empty() && !print().quiet {
+        output::complain("note", format_args!("by default, this is{defaults}"));
+    }
     report.findings.extend(kernel_files);
     let code = report_done(&report)?;
+    if !print().quiet && !print().json {
+        let text = if options.dry_run {
+            would_write(&report, &options)
+        } else {
+            way_back(&report, &options)
+        };
+        text.write()?;
+    }
     if io::stdout().is_terminal() && !print().quiet && !print().json {
         in_a_sentence(&report, &kpack_core::gpus::agents().unwrap_or_default()).write()?;
     }
     Ok(code)
 }
 
-/// Sets the prefix and the module. Those that are not given are what the paths of the files say.
-fn set_place(arguments: &Arguments, options: &mut InstallOptions) -> Result<(), Error> {
+/// That a directory was passed as FILE, and the command for all binaries in it.
+fn whole_directory(directory: &Path) -> Error {
+    let real = canonicalize(directory).unwrap_or_else(|_| directory.to_owned());
+    let name = real.file_name().unwrap_or_default().to_string_lossy();
+    let (prefix, module) = (directory.to_string_lossy(), name_part(&name));
+    let words = ["kpack", "split", "--prefix", &*prefix, "--module", &*module, "--all"];
+    let command = shlex::try_join(words).unwrap_or_default();
+    let text = format!("a directory; to split all binaries in it, run `{command}`");
+    Error::rejected(ids::NOT_A_FILE, directory, text)
+}
+
+/// Sets the prefix and the module. Those that are not given are what the paths of the files say; returns their options.
+fn set_place(arguments: &Arguments, options: &mut InstallOptions) -> Result<String, Error> {
     let files = &arguments.options.files;
     let mut defaults = String::new();
     options.prefix = match &arguments.prefix {
@@ -97,11 +124,10 @@ fn set_place(arguments: &Arguments, options: &mut InstallOptions) -> Result<(), 
                 .iter()
                 .map(|file| canonicalize(file).map_err(|error| Error::io(file, "open", error)))
                 .collect::<Result<Vec<_>, _>>()?;
-            let prefix = common("--prefix", files, real.iter().map(|file| default_prefix(file)))?;
-            let in_prefix = |file: &PathBuf| file.strip_prefix(prefix).unwrap_or(file).to_owned();
-            options.files = real.iter().map(in_prefix).collect();
-            defaults += &format!(" --prefix {}", shown(prefix));
-            prefix.to_owned()
+            let (prefix, inside) = default_places(files, &real)?;
+            options.files = inside;
+            defaults += &format!(" --prefix {}", shown(&prefix));
+            prefix
         }
     };
     options.module = match &arguments.module {
@@ -119,10 +145,20 @@ fn set_place(arguments: &Arguments, options: &mut InstallOptions) -> Result<(), 
             module
         }
     };
-    if !defaults.is_empty() && !print().quiet {
-        output::complain("note", format_args!("by default, this is{defaults}"));
-    }
-    Ok(())
+    Ok(defaults)
+}
+
+/// The default prefix of files, whose absolute paths are also given, and their paths in it.
+///
+/// # Errors
+/// [`Error::Usage`] if they have several.
+pub(super) fn default_places(
+    files: &[PathBuf],
+    places: &[PathBuf],
+) -> Result<(PathBuf, Vec<PathBuf>), Error> {
+    let prefix = common("--prefix", files, places.iter().map(|file| default_prefix(file)))?;
+    let inside = |file: &PathBuf| file.strip_prefix(prefix).unwrap_or(file).to_owned();
+    Ok((prefix.to_owned(), places.iter().map(inside).collect()))
 }
 
 /// The default of an option, which must be the same for all files: they are split together or not at all.
@@ -137,7 +173,7 @@ fn common<T: AsRef<Path>>(
     match defaults.find(|(_, other)| other.as_ref() != default.as_ref()) {
         None => Ok(default),
         Some((other_file, other)) => Err(Error::usage(format!(
-            "the default {option} of {} is {}, but that of {} is {}; pass one {option} for all, or split them one by one",
+            "the default {option} of {} is {}, but that of {} is {}; pass one {option} for all, or run kpack once per file",
             shown(file),
             shown(default.as_ref()),
             shown(other_file),
@@ -238,6 +274,59 @@ fn summary(report: &Report) -> Text {
     }
     for path in &report.removed {
         text.line(format_args!("{}: removed (empty)", path.display()));
+    }
+    text
+}
+
+/// Which archives the run would write.
+fn would_write(report: &Report, options: &InstallOptions) -> Text {
+    let mut text = Text::default();
+    let targets = report.files.iter().filter_map(|file| match &file.outcome {
+        Outcome::Split { targets, .. } | Outcome::Relocated { targets, .. } => Some(targets),
+        _ => None,
+    });
+    let targets = BTreeSet::from_iter(targets.flatten());
+    if targets.is_empty() {
+        text.line("nothing would be written");
+    } else {
+        text.line(format_args!(
+            "would write {}_{}_TARGET.kpack to {}, for {}",
+            options.module,
+            options.component,
+            shown(&options.prefix.join(&options.kpack_dir)),
+            list(targets)
+        ));
+    }
+    text
+}
+
+/// Where the code of binaries is that were replaced, and the command that puts it back.
+fn way_back(report: &Report, options: &InstallOptions) -> Text {
+    let mut text = Text::default();
+    let is_replaced = |file: &&FileReport| match file.outcome {
+        Outcome::Split { size_before, size_after, .. } => size_before != size_after,
+        _ => false,
+    };
+    let replaced = Vec::from_iter(report.files.iter().filter(is_replaced));
+    if replaced.is_empty() || options.only.is_some() {
+        return text;
+    }
+    let prefix = options.prefix.to_string_lossy();
+    let mut words = vec!["kpack", "join", "--prefix", &*prefix, "--arch", "all"];
+    match options.all {
+        true => words.extend(["--module", &*options.module]),
+        false => words.extend(replaced.iter().map(|file| &*file.path)),
+    }
+    let files = match &replaced[..] {
+        [one] => one.path.clone(),
+        several => count(several.len(), "file"),
+    };
+    text.line(format_args!(
+        "replaced {files}; the device code is in {}",
+        shown(&options.prefix.join(&options.kpack_dir))
+    ));
+    if let Ok(command) = shlex::try_join(words) {
+        text.line(format_args!("to undo: {command}"));
     }
     text
 }

@@ -20,6 +20,7 @@ use object::read::elf::ElfFile64;
 use object::{LittleEndian, Object as _, ObjectSymbol as _, ReadCache};
 use serde::Serialize;
 
+use kpack_core::files::describe_package;
 use kpack_core::platform::FileExt;
 use kpack_core::{Error, ids, lossy};
 use kpack_split::elf::DeviceCode;
@@ -105,15 +106,14 @@ pub fn inspect(path: &Path) -> Result<Inspection, Error> {
         }
         Some(FileKind::CodeObject) => code_object(path, file, size)?,
         None => {
-            let found = if size == 0 { "empty" } else { "not recognised" };
-            return Err(Error::rejected(
-                ids::UNKNOWN_FILE,
-                path,
+            let text = describe_package(path, &file)?.unwrap_or_else(|| {
+                let found = if size == 0 { "empty" } else { "not recognised" };
                 format!(
                     "{found}: expected a program or library, an object, a static library, a .kpack archive, a .kpm \
-                     manifest or an offload bundle; for wheels, run `kpack wheel`"
-                ),
-            ));
+                     manifest or an offload bundle"
+                )
+            });
+            return Err(Error::rejected(ids::UNKNOWN_FILE, path, text));
         }
     };
     Ok(Inspection { path: path.to_owned(), size, content, images })

@@ -20,6 +20,7 @@ mod environments;
 mod fat;
 mod findings;
 mod flipped_bits;
+mod guesses;
 mod images;
 mod inspect;
 mod install;

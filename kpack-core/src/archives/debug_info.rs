@@ -133,7 +133,7 @@ fn share(part: u64, whole: u64) -> u64 {
 pub fn debug_advice(path: &Path, debug: u64, stored: u64) -> Option<Finding> {
     let share = share(debug, stored);
     let text = format!(
-        "debug information is about {share}% of the stored device code; split the original with --strip-debug to remove it"
+        "debug information is about {share}% of the stored device code; to remove it, split with --strip-debug (put the code back with `kpack join --arch all` first, if the original is gone)"
     );
     let finding = Finding::new(Severity::Note, ids::DEBUG_INFORMATION, path, text);
     (share >= WORTH_A_NOTE).then_some(finding)

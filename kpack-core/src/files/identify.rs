@@ -70,6 +70,32 @@ pub fn identify(path: &Path, file: &File) -> Result<Option<FileKind>, Error> {
     Ok(kind_of(start).or_else(|| names::is_manifest(path).then_some(FileKind::Manifest)))
 }
 
+/// A Debian package is an `ar` archive with this member first (deb(5)).
+const DEBIAN_PACKAGE: &[u8] = b"!<arch>\ndebian-binary";
+
+/// What a file is that contains other files, such as a Debian package, and how to get at them; `None` for other files. People
+/// download libraries in these.
+///
+/// # Errors
+/// [`Error::Io`] if it cannot be read.
+pub fn describe_package(path: &Path, file: &File) -> Result<Option<String>, Error> {
+    let mut buffer = [0u8; START];
+    let start = first_bytes(file, &mut buffer, 0).map_err(|e| Error::io(path, "read", e))?;
+    let is_wheel = path.extension().is_some_and(|end| end == "whl");
+    let (what, command) = if start.starts_with(DEBIAN_PACKAGE) {
+        ("a Debian package", "dpkg-deb -x FILE DIR")
+    } else if start.starts_with(&[0xed, 0xab, 0xee, 0xdb]) {
+        ("an RPM package", "rpm2cpio FILE | cpio -idm")
+    } else if is_wheel {
+        ("a Python wheel; `kpack wheel` splits and verifies wheels", "unzip FILE -d DIR")
+    } else if start.starts_with(b"PK\x03\x04") {
+        ("a ZIP file", "unzip FILE -d DIR")
+    } else {
+        return Ok(None);
+    };
+    Ok(Some(format!("{what}; to use the files in it, unpack it (`{command}`)")))
+}
+
 /// Bytes that [`kind_of`] needs.
 pub const START: usize = 64;
 
@@ -81,6 +107,8 @@ pub fn kind_of(start: &[u8]) -> Option<FileKind> {
         Some(FileKind::Archive)
     } else if start.starts_with(PLAIN_MAGIC) || start.starts_with(COMPRESSED_MAGIC) {
         Some(FileKind::Bundle)
+    } else if start.starts_with(DEBIAN_PACKAGE) {
+        None
     } else if start.starts_with(b"!<arch>\n") || start.starts_with(b"!<thin>\n") {
         Some(FileKind::StaticLibrary)
     } else if start.starts_with(offload_binary::MAGIC) {

@@ -25,7 +25,7 @@ use crate::platform;
 use crate::{Error, ids};
 
 pub use difference::{first_difference, same_bytes};
-pub use identify::{FileKind, HostFormat, START, first_bytes, identify, kind_of};
+pub use identify::{FileKind, HostFormat, START, describe_package, first_bytes, identify, kind_of};
 pub use manifest::{manifest_parts, parse_manifest, read_manifest};
 pub use range_reader::RangeReader;
 pub use shared_file::{SharedFile, sought};
@@ -55,7 +55,7 @@ fn check_regular(path: &Path, found: &Metadata) -> Result<(), Error> {
         return Ok(());
     }
     let text = if found.is_dir() {
-        "a directory, not a regular file; pass a file in it, or run `kpack split --all` with it as the prefix"
+        "a directory, not a regular file; pass a file in it"
     } else {
         "not a regular file; pass a file"
     };

@@ -87,7 +87,9 @@ fn attempt(
     let kpacks = prefix.kpack_dir(&options.kpack_dir)?;
     let mut report = Report::default();
 
-    prefix.remove_leftovers(&options.files)?;
+    if !options.dry_run {
+        prefix.remove_leftovers(&options.files)?;
+    }
     let lookup = Lookup::default();
     let binaries = binary::read(&prefix, options, parsed, &lookup, &mut report)?;
     let fat: Vec<&InstallBinary> = binaries.iter().filter(|b| b.has_device_code()).collect();
@@ -104,6 +106,15 @@ fn attempt(
     };
     if options.only != Some(Only::Device) {
         former::warn_of_archives(&fat, &kpacks, &group, &mut report)?;
+    }
+
+    // Binaries that are already split are not listed unless they were named.
+    let reported =
+        Vec::from_iter(binaries.iter().filter(|binary| !options.all || !binary.is_split()));
+    if options.dry_run {
+        note_split(&binaries, options, &mut report);
+        file_reports(reported.into_iter(), &plans, &wants, &mut report);
+        return Ok(report);
     }
 
     let own_debug_files = match options.only {
@@ -133,36 +144,8 @@ fn attempt(
         plans::warn_of_other_builds(&fat, &archives, &mut report);
     }
 
-    for binary in binaries.iter().filter(|binary| options.all && binary.is_of_other_tool()) {
-        let text = "stays unchanged: another tool split it, such as ROCm's (rocm-kpack)";
-        report.note(ids::UNCHANGED, &binary.located.path, text);
-    }
-    let flags = [
-        (options.storage.debug != DebugInfo::Keep, "`--strip-debug`"),
-        (options.storage.complete_variants, "`--complete-variants`"),
-    ];
-    let given = flags.into_iter().filter_map(|(is_given, flag)| is_given.then_some(flag));
-    for flag in given {
-        let is_split = |binary: &&InstallBinary| binary.is_split() && !binary.is_of_other_tool();
-        let mut split = binaries.iter().filter(is_split);
-        let advice =
-            format!("{flag} only affects what is split now, so split the original with it");
-        if !options.all {
-            for binary in split {
-                let text = format!("stays unchanged, because it is already split; {advice}");
-                report.note(ids::UNCHANGED, &binary.located.path, text);
-            }
-        } else if let Some(first) = split.next() {
-            let text = match split.count() {
-                0 => format!("already split; {advice}"),
-                more => format!("this and {more} more are already split; {advice}"),
-            };
-            report.note(ids::UNCHANGED, &first.located.path, text);
-        }
-    }
-    // Binaries that are already split are not listed unless they were named.
-    let reported = binaries.iter().filter(|binary| !options.all || !binary.is_split());
-    file_reports(reported, &plans, &wants, &mut report);
+    note_split(&binaries, options, &mut report);
+    file_reports(reported.into_iter(), &plans, &wants, &mut report);
     if !fat.is_empty() {
         let run = InstallRun {
             options,
@@ -178,6 +161,38 @@ fn attempt(
     let warning = split::warn_of_names(names, &kpacks.path, targets);
     report.findings.extend(warning);
     Ok(report)
+}
+
+/// Says why binaries that are split already stay unchanged.
+fn note_split(binaries: &[InstallBinary], options: &InstallOptions, report: &mut Report) {
+    for binary in binaries.iter().filter(|binary| options.all && binary.is_of_other_tool()) {
+        let text = "stays unchanged: another tool split it, such as ROCm's (rocm-kpack)";
+        report.note(ids::UNCHANGED, &binary.located.path, text);
+    }
+    let flags = [
+        (options.storage.debug != DebugInfo::Keep, "`--strip-debug`"),
+        (options.storage.complete_variants, "`--complete-variants`"),
+    ];
+    let given = flags.into_iter().filter_map(|(is_given, flag)| is_given.then_some(flag));
+    for flag in given {
+        let is_split = |binary: &&InstallBinary| binary.is_split() && !binary.is_of_other_tool();
+        let mut split = binaries.iter().filter(is_split);
+        let advice = format!(
+            "{flag} only affects what is split now; run `kpack join --arch all`, and split again with {flag}"
+        );
+        if !options.all {
+            for binary in split {
+                let text = format!("stays unchanged, because it is already split; {advice}");
+                report.note(ids::UNCHANGED, &binary.located.path, text);
+            }
+        } else if let Some(first) = split.next() {
+            let text = match split.count() {
+                0 => format!("already split; {advice}"),
+                more => format!("this and {more} more are already split; {advice}"),
+            };
+            report.note(ids::UNCHANGED, &first.located.path, text);
+        }
+    }
 }
 
 /// Compresses the wanted device code, and copies what was split before the link.

@@ -50,6 +50,9 @@ pub struct InstallOptions {
     /// How code objects are stored.
     #[cfg_attr(feature = "clap", arg(skip = Storage::zstd()))]
     pub storage: Storage,
+    /// Print what would be split, and write nothing
+    #[cfg_attr(feature = "clap", arg(long))]
+    pub dry_run: bool,
     /// Find all binaries with device code in the prefix, instead of naming them
     #[cfg_attr(feature = "clap", arg(long, conflicts_with = "sources", group = "binaries"))]
     pub all: bool,
@@ -88,6 +91,7 @@ impl InstallOptions {
             install_hint: None,
             storage: Storage::zstd(),
             files: files.into_iter().map(Into::into).collect(),
+            dry_run: false,
             all: false,
         }
     }

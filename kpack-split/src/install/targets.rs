@@ -144,7 +144,10 @@ fn check_targets(
         Unexpected::Drop => report.warn(
             ids::UNEXPECTED_TARGET,
             path,
-            format!("skipping device code for {}, which --arch does not list", list(more)),
+            format!(
+                "skipping device code for {}, which --arch does not list; only the original has it",
+                list(more)
+            ),
         ),
         Unexpected::Error => {
             return Err(Error::rejected(

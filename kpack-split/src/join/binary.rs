@@ -5,6 +5,7 @@ use std::fs::File;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 
+use kpack_core::files::describe_package;
 use kpack_format::marker::Marker;
 use kpack_format::names::SearchPath;
 
@@ -56,7 +57,8 @@ impl MarkedBinary {
         let path = located.path.clone();
         let file = input::open(&path)?;
         if input::identify(&path, &file)? != Some(FileKind::Linked) {
-            let text = "not an executable or library (ELF or PE)";
+            let package = describe_package(&path, &file)?;
+            let text = package.unwrap_or_else(|| "not an executable or library (ELF or PE)".into());
             return Err(Error::rejected(ids::UNKNOWN_FILE, &path, text));
         }
         Self::of(located, &LinkedBinary::read(&path, file)?, check)

@@ -60,8 +60,26 @@ struct ChosenObject {
     entry_id: String,
 }
 
+/// The targets that the marker of a binary and its archives list.
+fn promised(binary: &MarkedBinary, resolver: &Resolver) -> BTreeSet<String> {
+    let archives = resolver.kpacks.targets().map(str::to_owned);
+    archives.chain(binary.marker.code_ids.keys().cloned()).collect()
+}
+
 impl ChosenCode {
-    /// Chooses the code objects of `binary`.
+    /// The targets that `binary` was split for, as far as its marker and its archives say.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] if an archive is damaged; [`Error::Io`].
+    pub(super) fn all_targets(
+        binary: &MarkedBinary,
+        lookup: &Lookup,
+    ) -> Result<Vec<TargetId>, Error> {
+        let known = promised(binary, &open(binary, lookup)?);
+        Ok(known.iter().filter_map(|id| id.parse().ok()).collect())
+    }
+
+    /// Chooses the code objects of `binary` for `chosen` targets.
     ///
     /// # Errors
     /// [`Error::Refused`] if an archive for a chosen target is missing, damaged, or of another build; with
@@ -69,17 +87,12 @@ impl ChosenCode {
     /// the only copies of its code.
     pub(super) fn choose(
         binary: &MarkedBinary,
+        chosen: &[TargetId],
         options: &JoinOptions,
         lookup: &Lookup,
     ) -> Result<Self, Error> {
-        let chosen = &*options.architectures;
         let resolver = open(binary, lookup)?;
-        let promised = resolver
-            .kpacks
-            .targets()
-            .map(str::to_owned)
-            .chain(binary.marker.code_ids.keys().cloned());
-        let mut known: BTreeSet<String> = promised.collect();
+        let mut known = promised(binary, &resolver);
         let ids: Vec<TargetId> = known.iter().filter_map(|id| id.parse().ok()).collect();
         let of_gpu = |target: &&TargetId| chosen.iter().any(|gpu| target.may_run_on(gpu));
         let (own, others): (Vec<&TargetId>, Vec<&TargetId>) = ids.iter().partition(of_gpu);

@@ -15,7 +15,7 @@ use crate::parallel::processors;
 #[non_exhaustive]
 pub struct JoinOptions {
     /// Install prefix: the directory that the binaries are in
-    #[cfg_attr(feature = "clap", arg(long, value_name = "DIR"))]
+    #[cfg_attr(feature = "clap", arg(skip))]
     pub prefix: PathBuf,
     /// Join only binaries of this module. Default: of all modules
     #[cfg_attr(feature = "clap", arg(long, value_name = "NAME"))]
@@ -28,6 +28,9 @@ pub struct JoinOptions {
     /// GPU targets to put back. A target without features, such as gfx90a, stands for all of its variants
     #[cfg_attr(feature = "clap", arg(skip))]
     pub architectures: Vec<TargetId>,
+    /// Whether to put back the code for every target that each binary was split for, besides
+    #[cfg_attr(feature = "clap", arg(skip))]
+    pub all_architectures: bool,
     /// Write the joined binary to this file instead of replacing FILE. Needs exactly one FILE, which must be split
     #[cfg_attr(feature = "clap", arg(long, short, value_name = "OUT"))]
     pub output: Option<PathBuf>,
@@ -59,6 +62,7 @@ impl JoinOptions {
             module: None,
             installed: false,
             architectures: architectures.into_iter().collect(),
+            all_architectures: false,
             files: files.into_iter().map(Into::into).collect(),
             output: None,
             against: None,
@@ -68,7 +72,7 @@ impl JoinOptions {
     }
 
     pub(super) fn validate(&self) -> Result<(), Error> {
-        if self.architectures.is_empty() {
+        if self.architectures.is_empty() && !self.all_architectures {
             return Err(Error::usage("no GPU target is named"));
         }
         let of_one = [("--output", &self.output), ("--against", &self.against)];

@@ -1,5 +1,6 @@
 //! Reads a linked file for splitting.
 
+use kpack_core::files::describe_package;
 use std::collections::BTreeSet;
 use std::path::Path;
 
@@ -49,7 +50,9 @@ pub fn read(path: &Path, spirv: Option<Spirv>) -> Result<BinaryKind, Error> {
         Some(FileKind::Linked) => return of(LinkedBinary::read(path, file)?, spirv),
         Some(FileKind::Object) => "a relocatable object",
         Some(FileKind::StaticLibrary) => "a static library",
-        Some(FileKind::Archive) => "an archive, which has split code already",
+        Some(FileKind::Archive) => {
+            "an archive with device code that was split; `kpack list` lists it"
+        }
         Some(FileKind::Manifest) => "a manifest, which lists archives",
         Some(FileKind::Bundle) => "an offload bundle, device code alone",
         Some(FileKind::CodeObject) => "a code object, device code alone",
@@ -60,7 +63,10 @@ pub fn read(path: &Path, spirv: Option<Spirv>) -> Result<BinaryKind, Error> {
         let advice = "split it before the link, with `kpack object`";
         return Ok(BinaryKind::LeftAlone(ids::UNCHANGED, format!("{what}; {advice}")));
     }
-    let text = format!("{what}; expected an executable or library (ELF or PE)");
+    let text = match describe_package(path, &input::open(path)?)? {
+        Some(package) => package,
+        None => format!("{what}; expected an executable or library (ELF or PE)"),
+    };
     Err(Error::rejected(ids::UNKNOWN_FILE, path, text))
 }
 

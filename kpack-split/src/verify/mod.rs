@@ -17,6 +17,7 @@ mod resolution;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
+use kpack_core::files::describe_package;
 use kpack_core::parallel::{self, lock};
 use kpack_core::report::Progress;
 use kpack_core::{Error, ids};
@@ -41,7 +42,13 @@ impl Context<'_> {
             if metadata.is_dir() {
                 collect(path, &mut files, report)?;
             } else {
-                let kind = verifiable(path, input::identify(path, &input::open(path)?)?)?;
+                let file = input::open(path)?;
+                let kind = match (input::identify(path, &file)?, describe_package(path, &file)?) {
+                    (None, Some(text)) => {
+                        return Err(Error::rejected(ids::UNKNOWN_FILE, path, text));
+                    }
+                    (kind, _) => verifiable(path, kind)?,
+                };
                 files.push(Work { path: path.clone(), kind, asked_for: true });
             }
         }
@@ -305,7 +312,7 @@ fn verifiable(path: &Path, kind: Option<FileKind>) -> Result<FileKind, Error> {
             ids::UNKNOWN_FILE,
             path,
             "not recognised: expected a program, a library, a .kpack archive, a .kpm manifest or a \
-             directory; for wheels, run `kpack wheel verify`",
+             directory",
         )),
     }
 }
