@@ -376,9 +376,15 @@ pub fn for_all(path: &Path) -> Option<ForAll> {
 }
 
 impl Database {
-    /// Where it is, below the directory of its library or the one above.
-    pub fn place(&self) -> PathBuf {
-        self.directories.first().into_iter().flat_map(|names| names.iter()).collect()
+    /// Where a library in `directory` looks for it first.
+    pub fn expected(&self, directory: &Path) -> PathBuf {
+        let names = self.directories.first().copied().unwrap_or_default();
+        // This is a directory of the prefix.
+        let root = match names.first() {
+            Some(&"share") => directory.parent().unwrap_or(directory),
+            _ => directory,
+        };
+        root.join(PathBuf::from_iter(names))
     }
 
     /// Whether there are files of it in the directory where it is installed. All those of rocFFT are for all targets.

@@ -99,15 +99,17 @@ fn has_only_modules(image: &Image<File>) -> Result<bool, BinaryError> {
     Ok(image.has_note(MODULES_NOTE)? && linkage()?.is_none())
 }
 
-/// The kernel databases of a library, and the parts of them that this user may not list: those that are named as it is, and
-/// the images of AOTriton, which PyTorch's libraries load.
+/// The kernel databases of a library, and the parts of them that this user may not list: its own, and the images of
+/// AOTriton, which PyTorch's libraries load.
 fn databases(
     path: &Path,
     directory: &Path,
     reader: &Reader,
 ) -> Result<(Vec<InstalledDatabase>, Vec<Finding>), Error> {
-    let name = path.file_name().unwrap_or_default().to_string_lossy().to_lowercase();
-    let is_own = |database: &Database| name.contains(database.name) || database.name == "aotriton";
+    let own = databases::of_library(&path.file_name().unwrap_or_default().to_string_lossy());
+    let is_own = |database: &Database| {
+        own.is_some_and(|own| own.name == database.name) || database.name == "aotriton"
+    };
     let (mut found, unlisted) = databases::installed(&database_roots(directory, reader), &is_own);
     found.retain(|database| !database.targets.is_empty());
     let unlisted: Result<_, _> = unlisted.into_iter().filter_map(unlisted_part).collect();

@@ -118,7 +118,7 @@ impl Lacking {
         if is_lacking && (database.is_required || !is_split()?) {
             self.databases.push(LackingDatabase::All {
                 database: database.name,
-                expected: directory.join(database.place()),
+                expected: database.expected(directory),
                 is_required: database.is_required,
                 library: library.clone(),
             });
