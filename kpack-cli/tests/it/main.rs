@@ -63,6 +63,7 @@ mod spirv;
 mod stage;
 mod stage_application;
 mod stage_build_paths;
+mod stage_examined;
 mod stage_output_dir;
 mod stage_windows;
 mod store;

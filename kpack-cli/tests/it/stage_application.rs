@@ -20,9 +20,9 @@ use kpack_tests::page::repository;
 use kpack_tests::process;
 use kpack_tests::tree::Tree;
 
-const GPUS: [&str; 2] = ["gfx1100", "gfx942"];
+pub(crate) const GPUS: [&str; 2] = ["gfx1100", "gfx942"];
 
-fn library(name: &str) -> FatLibrary {
+pub(crate) fn library(name: &str) -> FatLibrary {
     let fat = FatLibrary::new().wrapper(Storage::Plain, GPUS.map(|gpu| code(gpu, name)));
     fat.flag(format!("-Wl,-soname,{name}"))
 }
@@ -48,7 +48,7 @@ fn application() -> Tree {
 }
 
 /// rocBLAS's kernel database for a GPU.
-fn database(tree: &Tree, gpu: &str) {
+pub(crate) fn database(tree: &Tree, gpu: &str) {
     let put = |name: &str, bytes: Vec<u8>| {
         tree.write(&format!("rocm/lib/rocblas/library/{name}"), bytes);
     };
@@ -480,15 +480,24 @@ fn many_libraries() {
     process::run(&mut Command::new(tree.path("dist/bin/main")));
 }
 
-/// Given a file that cannot grow, as on a full disk, then nothing stays of the run.
+/// Given a file that cannot grow, as on a full disk, although others were written, then nothing stays of the run.
 #[test]
 fn a_full_disk() {
     let tree = application();
-    let before = tree.snapshot();
-    let limited = "ulimit -f 8; exec \"$0\" stage app/bin/app --output-dir dist";
+    tree.write("rocm/lib/rocblas/library/large", vec![0; 1 << 20]);
     let kpack = command(&tree, &[]).get_program().to_owned();
-    let mut shell = Command::new("sh");
-    let output = shell.args(["-c", limited]).arg(kpack).current_dir(tree.root()).output().unwrap();
-    assert!(!output.status.success(), "{output:?}");
+    // In half kibibytes; the others have less.
+    let staged = |limit: u32, output: &str| {
+        let limited =
+            format!("ulimit -f {limit}; exec \"$0\" stage app/bin/app --output-dir {output}");
+        let mut shell = Command::new("sh");
+        shell.args(["-c", &limited]).arg(&kpack).current_dir(tree.root()).output().unwrap()
+    };
+    assert!(staged(1 << 11, "enough").status.success());
+    let before = tree.snapshot();
+    let output = staged((1 << 11) - 1, "dist");
+    assert_eq!(output.status.code(), Some(4), "{output:?}");
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(said.contains("rocblas/library/large: File too large"), "{said}");
     assert_eq!(tree.snapshot(), before);
 }

@@ -18,8 +18,8 @@ use kpack_split::input::Lookup;
 #[derive(Debug, Clone)]
 #[non_exhaustive]
 pub struct Options {
-    /// The GPUs that there must be code for; if empty, those of this machine. One without features can be
-    /// any variant.
+    /// The GPUs that there must be code for; if empty, those of this machine, or none if `scope` has a directory. One without
+    /// features can be any variant.
     pub targets: Vec<TargetId>,
     /// Where the kernel lists the GPUs.
     pub nodes: PathBuf,
@@ -135,7 +135,7 @@ pub(crate) struct Machine {
     pub(crate) access: Access,
     /// The variables that are set which lead the dynamic linker elsewhere.
     pub(crate) linker_variables: Vec<&'static str>,
-    /// Whether the caller named them.
+    /// Whether the caller named them, or wants none of this machine's.
     pub(crate) asked: bool,
     /// Whether only the files of one directory count.
     pub(crate) is_confined: bool,
@@ -150,7 +150,7 @@ impl Machine {
         let get = |name: &str| if is_confined { None } else { image::variable(name) };
         let environment =
             if is_confined { Environment::default() } else { image::loader_variables() };
-        let asked = !options.targets.is_empty();
+        let asked = is_confined || !options.targets.is_empty();
         let linker_variables = ["LD_LIBRARY_PATH", "LD_PRELOAD"].into_iter();
         let is_set = |name: &&str| get(name).is_some_and(|value| !value.is_empty());
         let mut machine = Self {

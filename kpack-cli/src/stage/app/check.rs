@@ -9,63 +9,81 @@ use kpack_format::TargetId;
 
 use super::run_paths::Staged;
 
-/// Fails if code of the application would not load for one of `gpus`. Returns what else there is to say. If `are_wanted`, a
-/// library without code for one of them is a failure, too.
+/// Fails if code of `roots` would not load for one of `gpus`. Returns what else there is to say. If `are_wanted`, a library
+/// without code for one of them is a failure, too.
 ///
 /// # Errors
 /// [`Error::Refused`] with the first reason; [`Error::Io`].
 pub(super) fn check(
     staged: &Staged<'_>,
+    roots: &[PathBuf],
     gpus: &[TargetId],
     are_wanted: bool,
 ) -> Result<Vec<Finding>, Error> {
-    let plan = staged.plan;
     let inherited = staged.inherited()?;
-    let paths = |names: &[PathBuf]| Vec::from_iter(names.iter().map(|path| staged.root.join(path)));
-    let mut also = paths(&plan.also);
-    if plan.programs.is_empty() {
-        also.extend(paths(&plan.libraries));
-    }
+    let (programs, libraries): (Vec<_>, Vec<_>) =
+        roots.iter().partition(|root| staged.plan.programs.contains(root));
+    let mut each = Vec::from_iter(gpus.iter().map(std::slice::from_ref));
+    // Libraries and databases are needed even if no file has code for a GPU.
+    each.extend(gpus.is_empty().then_some(gpus));
     let mut all = Vec::new();
-    for (paths, inherited) in [(paths(&plan.programs), &[][..]), (also, &*inherited)] {
-        if paths.is_empty() {
+    if gpus.is_empty() {
+        let text = "no file has code for a GPU; if a program loads a library with such code by name, list it with `--also`";
+        all.push(Finding::new(Severity::Note, ids::NO_DEVICE_CODE, staged.output, text));
+    }
+    for (roots, inherited) in [(programs, &[][..]), (libraries, &*inherited)] {
+        if roots.is_empty() {
             continue;
         }
-        for gpu in gpus {
+        let paths = Vec::from_iter(roots.iter().map(|path| staged.root.join(path)));
+        for gpus in &each {
             let mut options = Options::default();
-            options.targets = vec![gpu.clone()];
+            options.targets = gpus.to_vec();
             options.scope = Some(staged.scope(inherited));
             let report = examine(&paths, &options).map_err(|error| staged.shown(error))?;
             let mut findings = report.findings;
             // Where code is missing, so are database files, which says less.
             findings.sort_by_key(|diagnosis| diagnosis.finding.id != ids::MISSING_TARGET);
             for diagnosis in findings {
-                finding(staged, diagnosis.finding, are_wanted, &mut all)?;
+                all.extend(judged(staged, diagnosis.finding, are_wanted)?);
             }
         }
     }
-    Ok(all)
+    // Two programs may load the same library, and much is the same for all GPUs.
+    let mut distinct = Vec::new();
+    for finding in all {
+        if !distinct.contains(&finding) {
+            distinct.push(finding);
+        }
+    }
+    Ok(distinct)
 }
 
-/// Keeps a finding about the output that is no failure.
-fn finding(
+/// What to say about a finding in the output.
+///
+/// # Errors
+/// [`Error::Refused`] with a failure.
+fn judged(
     staged: &Staged<'_>,
     mut finding: Finding,
     are_wanted: bool,
-    all: &mut Vec<Finding>,
-) -> Result<(), Error> {
-    let lacks = finding.id == ids::MISSING_TARGET;
+) -> Result<Option<Finding>, Error> {
+    // A library may be for programs that load the HIP runtime, and options may leave that to the system. Whether everything can
+    // be loaded was found out before.
+    if finding.severity == Severity::Ok || finding.id == ids::UNKNOWN_RUNTIME {
+        return Ok(None);
+    }
     finding.path = finding.path.map(|path| staged.place(&path));
     finding.text = staged.shown_text(&finding.text);
+    finding.help = finding.help.map(|help| staged.shown_text(&help));
+    let lacks = finding.id == ids::MISSING_TARGET;
     if finding.severity == Severity::Fault && (are_wanted || !lacks) {
-        let path = finding.path.clone().unwrap_or_else(|| staged.output.to_owned());
+        let path = finding.path.unwrap_or_else(|| staged.output.to_owned());
         let text = format!("in the output: {}", finding.text);
         return Err(Error::rejected(finding.id, &path, text));
     }
-    // Other findings are about this machine, and the output is for others.
-    if lacks && !all.contains(&finding) {
+    if lacks {
         finding.severity = Severity::Warning;
-        all.push(finding);
     }
-    Ok(())
+    Ok(Some(finding))
 }

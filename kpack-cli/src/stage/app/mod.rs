@@ -120,14 +120,14 @@ pub fn stage_application(options: &Options, app: &AppOptions) -> Result<Applicat
         system: &system,
         written: &written,
     };
-    staged.settle()?;
+    let roots = staged.settle()?;
     let mut findings = facts.findings.clone();
     let shown = |error| staged.shown(error);
     findings.extend(build_paths(&facts, &plan, options, &output).map_err(shown)?);
     findings.extend(written.findings.iter().cloned());
     let sizes = sizes::measure(std::slice::from_ref(&root), &[]).map_err(shown)?;
     let gpus = if app.gpus.is_empty() { gpus_in(&sizes) } else { app.gpus.clone() };
-    findings.extend(check::check(&staged, &gpus, keep.is_some())?);
+    findings.extend(check::check(&staged, &roots, &gpus, keep.is_some())?);
     output.commit()?;
     let files = plan.entries.into_iter().map(|(path, entry)| StagedEntry {
         from: match &entry {

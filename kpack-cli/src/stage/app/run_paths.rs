@@ -45,17 +45,18 @@ struct Lost {
 }
 
 impl Staged<'_> {
-    /// Sets run paths until all libraries are found.
+    /// Sets run paths until all libraries are found. Returns the programs, and the libraries that none of these loads at its
+    /// start.
     ///
     /// # Errors
     /// [`Error::Refused`] if there is no room for a run path; [`Error::Io`].
-    pub(super) fn settle(&self) -> Result<(), Error> {
+    pub(super) fn settle(&self) -> Result<Vec<PathBuf>, Error> {
         self.forget_machine()?;
         let mut changed = BTreeSet::new();
         loop {
             let lost = self.lost()?;
-            if lost.is_empty() {
-                return Ok(());
+            if lost.iter().all(|(_, lost)| lost.is_empty()) {
+                return Ok(lost.into_iter().map(|(root, _)| root).collect());
             }
             let mut new: BTreeMap<PathBuf, BTreeSet<PathBuf>> = BTreeMap::new();
             for (root, lost) in &lost {
@@ -155,21 +156,18 @@ impl Staged<'_> {
         Ok(common.unwrap_or_default())
     }
 
-    /// For each program, and each library that none of them loads at its start: the libraries that are not found.
-    fn lost(&self) -> Result<BTreeMap<PathBuf, BTreeSet<Lost>>, Error> {
+    /// The programs and the libraries that none of them loads at its start, and for each, the libraries that are not found.
+    fn lost(&self) -> Result<Vec<(PathBuf, BTreeSet<Lost>)>, Error> {
         let inherited = self.inherited()?;
-        let (mut all, mut found) = (BTreeMap::new(), BTreeSet::new());
+        let (mut all, mut found) = (Vec::new(), BTreeSet::new());
         let plan = self.plan;
-        let roots = plan.programs.iter().chain(&plan.also).chain(&plan.libraries);
-        for root in roots {
+        for root in plan.programs.iter().chain(&plan.also).chain(&plan.libraries) {
             if found.contains(root) {
                 continue;
             }
             let (lost, there) = self.lost_by(root, &inherited)?;
             found.extend(there);
-            if !lost.is_empty() {
-                all.insert(root.clone(), lost);
-            }
+            all.push((root.clone(), lost));
         }
         Ok(all)
     }
