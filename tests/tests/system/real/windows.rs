@@ -1,9 +1,10 @@
-//! Under wine: what ROCm's own loader for Windows and kpack's take from the archives of a DLL that kpack split, and what
-//! published DLLs that kpack trimmed register with a HIP runtime.
+//! Under wine: what ROCm's own loader for Windows and kpack's take from the archives of a DLL that kpack split, what published
+//! DLLs that kpack trimmed register with a HIP runtime, and what a program compiles with published DLLs that kpack staged.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
+use std::process::Command;
 use std::slice;
 
 use anyhow::{Context, Result, ensure};
@@ -17,7 +18,7 @@ use object::Object;
 use object::read::NameOrOrdinal;
 
 use super::trimmed::trim;
-use crate::support::{prefix, root, run, work};
+use crate::support::{copy, prefix, root, run, work};
 
 /// The targets of the DLL, and the ISA of a GPU for each.
 const TARGETS: [(&str, &str); 3] = [
@@ -267,6 +268,94 @@ fn stub_imports(dll: &[u8], directory: &Path) -> Result<()> {
     }
     ensure!(!functions.is_empty(), "it needs no library of ROCm");
     Ok(())
+}
+
+/// Compiles a kernel, for which hipRTC loads comgr by name.
+const COMPILE: &str = r#"#include <stdio.h>
+typedef struct program *hiprtcProgram;
+int hiprtcCreateProgram(hiprtcProgram *, const char *, const char *, int, const char **,
+                        const char **);
+int hiprtcCompileProgram(hiprtcProgram, int, const char **);
+int hiprtcGetCodeSize(hiprtcProgram, size_t *);
+int hipRuntimeGetVersion(int *);
+
+int main(void) {
+    const char *code = "extern \"C\" __global__ void root(float *a) { *a = sqrtf(*a); }";
+    const char *option = "--offload-arch=gfx1100";
+    hiprtcProgram program;
+    size_t size = 0;
+    int version = 0;
+    if (hipRuntimeGetVersion(&version) ||
+        hiprtcCreateProgram(&program, code, "root", 0, 0, 0) ||
+        hiprtcCompileProgram(program, 1, &option) || hiprtcGetCodeSize(program, &size))
+        return 1;
+    printf("HIP %d, %zu bytes\n", version, size);
+    return !size;
+}
+"#;
+
+/// Given a program with ROCm's DLLs beside it, when it is staged, then it runs without the original, and the doctor names each
+/// DLL that it cannot do without.
+#[test]
+#[ignore = "needs mingw-w64 and wine, and ROCm's DLLs for Windows, which it fetches"]
+fn a_staged_program_compiles_what_it_did() -> Result<()> {
+    if !windows::available() {
+        return Ok(());
+    }
+    let Some((wheel, dlls)) = fetched(corpus::rocm_for_windows()) else {
+        return Ok(());
+    };
+    let work = work("real-windows-staged");
+    let (build, output, compiler) = (work.join("build"), work.join("dist"), windows::COMPILER);
+    copy(&dlls, &build);
+    let (source, program) = (work.join("compile.c"), build.join("compile.exe"));
+    fs::write(&source, COMPILE)?;
+    let [hiprtc, hip] = ["hiprtc0714.dll", "amdhip64_7.dll"].map(|name| build.join(name));
+    run!("{compiler} -O2 -static -o {program} {source} {hiprtc} {hip}")?;
+    let said = |program: &Path| {
+        let output = windows::wine(program).output()?;
+        let text = String::from_utf8(output.stdout)?;
+        anyhow::Ok((output.status.success(), text))
+    };
+    let before = said(&program)?;
+    ensure!(before.0, "{before:?}");
+    let kpack = prefix().join("bin/kpack");
+    run!("{kpack} stage --quiet {program} --output-dir {output}")?;
+    fs::remove_dir_all(build)?;
+    let staged = fs::read_dir(output.join("bin"))?.flatten();
+    let staged = staged.map(|entry| entry.file_name().to_string_lossy().into_owned());
+    let staged = BTreeSet::from_iter(staged);
+    let expected = [
+        "amd_comgr.dll",
+        "amdhip64_7.dll",
+        "compile.exe",
+        "hiprtc-builtins0714.dll",
+        "hiprtc0714.dll",
+        "rocm_kpack.dll",
+    ];
+    ensure!(staged.iter().eq(expected), "{staged:?}");
+    let program = output.join("bin/compile.exe");
+    let after = said(&program)?;
+    ensure!(after == before, "{after:?}, not {before:?}");
+    let mut missed = Vec::new();
+    for name in staged.iter().filter(|name| *name != "compile.exe") {
+        let (path, away) = (output.join("bin").join(name), work.join(name));
+        fs::rename(&path, &away)?;
+        let doctor =
+            Command::new(&kpack).args(["doctor", "--arch", "gfx1100"]).arg(&program).output()?;
+        let is_missed = String::from_utf8(doctor.stdout)?.contains(&format!("{name}, which"));
+        let runs = said(&program)? == before;
+        ensure!(
+            is_missed != runs,
+            "without {name}: runs {runs}, and the doctor misses it {is_missed}"
+        );
+        missed.extend(is_missed.then_some(name));
+        fs::rename(away, path)?;
+    }
+    ensure!(missed.len() == 4, "{missed:?}");
+    let [before, missed] = [before.1.trim(), &format!("{missed:?}")];
+    checked(&format!("{wheel}, staged: {before}; missed if removed: {missed}"));
+    Ok(fs::remove_dir_all(work)?)
 }
 
 #[test]
