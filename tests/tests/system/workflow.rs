@@ -10,6 +10,7 @@ use std::sync::{Arc, LazyLock};
 
 use anyhow::{Context, Result, ensure};
 use kpack_tests::fixture::{FatLibrary, Storage, code};
+use kpack_tests::page::{Page, Reader};
 use kpack_tests::process::{target_directory, try_run};
 use kpack_tests::python;
 use kpack_tests::require::{self, checked, fetched, find_program};
@@ -30,10 +31,19 @@ const COMPONENTS: [&str; 2] = ["math_lib", "vec_lib"];
 
 const SNAKEMAKE: &str = "snakemake>=9,<10";
 
+/// How the page installs it.
+const INSTALL: &str = "python3 -m venv env && env/bin/pip install 'snakemake>=9,<10'";
+
 #[test]
 #[ignore = "fetches Snakemake"]
 fn undisturbed() -> Result<()> {
     with_workflow("workflow", &[], Workflow::undisturbed)
+}
+
+#[test]
+#[ignore = "fetches Snakemake"]
+fn as_the_page_says() -> Result<()> {
+    with_workflow("workflow-page", &[], Workflow::as_the_page_says)
 }
 
 #[test]
@@ -289,6 +299,20 @@ impl Workflow {
     fn undisturbed(&self) -> Result<()> {
         self.clean()?;
         self.run_to_its_end()
+    }
+
+    /// By the commands of docs/many-machines.md, with the Snakemake that is there already.
+    fn as_the_page_says(&self) -> Result<()> {
+        let commands = Page::read("docs/many-machines.md").commands("python3 -m venv");
+        ensure!(commands.contains(INSTALL) && INSTALL.contains(SNAKEMAKE), "{commands}");
+        let mut reader = Reader::new(&self.work, &self.kpack);
+        reader.replaced = vec![
+            (INSTALL, String::new()),
+            ("env/bin/snakemake", self.snakemake.display().to_string()),
+            ("$CLONE", root().display().to_string()),
+        ];
+        reader.run(&commands);
+        self.compare()
     }
 
     /// kpack is killed whenever a command has written everything, and nothing has its name.
