@@ -20,7 +20,7 @@ use kpack_tree::kernel_files::KernelFiles;
 use kpack_tree::{DatabaseSelection, Known, Parsed};
 use original::Original;
 
-pub use kpack_split::verify::{Options, VerifyReport};
+pub use kpack_split::verify::{Demanded, Options, VerifyReport};
 
 /// What the checks of trees share.
 struct TreeContext<'a> {
@@ -113,6 +113,7 @@ fn verify_all(
     let found = files.find(paths, &mut report)?;
     files.verify(&found, progress, &mut report)?;
     files.unused_kernels(paths, &found, &mut report);
+    files.allow_missing_gpus(&mut report);
     let context = TreeContext { files: &files, artifacts: &artifacts, kernel_files, original };
     let sets = artifacts::verify(&context, &mut report)?;
     for path in paths.iter().filter(|path| path.is_dir()) {
@@ -127,7 +128,8 @@ fn verify_all(
         nothing_checked(path, &mut report);
     }
     if paths.iter().any(|path| path.is_dir()) {
-        nothing_split(!options.targets.is_empty(), &mut report);
+        let for_targets = !options.targets.is_empty() || options.demanded == Demanded::All;
+        nothing_split(for_targets, &mut report);
     }
     Ok(report)
 }

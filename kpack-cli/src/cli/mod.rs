@@ -275,16 +275,17 @@ fn misused(mut error: clap::Error, arguments: &[OsString]) -> ExitCode {
 }
 
 /// The targets that the arguments name.
-fn named_targets(command: &Command) -> &[TargetId] {
-    match command {
+fn named_targets(command: &Command) -> Vec<&TargetId> {
+    let targets = match command {
         Command::Split(arguments) => &arguments.options.architectures,
         Command::Artifact(arguments) => arguments.named_targets(),
         Command::Create(arguments) => arguments.arch.as_slice(),
         Command::Extract(arguments) => arguments.arch.as_slice(),
-        Command::Verify(arguments) => &arguments.arch,
+        Command::Verify(arguments) => return arguments.targets().collect(),
         Command::Doctor(arguments) => &arguments.arch,
         _ => &[],
-    }
+    };
+    targets.iter().collect()
 }
 
 /// Raises the limit for open files: kpack keeps one archive open per target while merging, and

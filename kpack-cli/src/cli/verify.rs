@@ -3,10 +3,12 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
+use std::str::FromStr;
 
 use crate::trim;
 use clap::Args;
 use kpack_format::TargetId;
+use kpack_format::target_id::ParseTargetIdError;
 use kpack_format::unstable::spelling;
 
 use super::exit_codes::EXIT_CODES;
@@ -14,7 +16,7 @@ use super::kernel_files::KernelFilesArguments;
 use super::output::{self, Text, count};
 use super::print::print;
 use super::progress::{Bar, FILES};
-use kpack_artifact::verify::{self, Options, VerifyReport};
+use kpack_artifact::verify::{self, Demanded, Options, VerifyReport};
 use kpack_core::{Error, Severity};
 
 /// Verify binaries, archives, manifests, install prefixes or artifact directories
@@ -31,9 +33,11 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "ORIGINAL")]
     against: Option<PathBuf>,
     /// GPU target for which each binary must have code; other targets may be missing. gfx90a also selects
-    /// gfx90a:xnack+ and gfx90a:xnack-; gfx90a:xnack+ also selects plain gfx90a. Can be repeated
-    #[arg(long, value_name = "TARGET", value_parser = spelling::read_target, value_delimiter = ',')]
-    pub(super) arch: Vec<TargetId>,
+    /// gfx90a:xnack+ and gfx90a:xnack-; gfx90a:xnack+ also selects plain gfx90a. Can be repeated. `all`: every target that
+    /// a manifest lists. Default: as `all`, but with a warning if all archives of a GPU are missing, and those of another
+    /// are complete
+    #[arg(long, value_name = "TARGET", value_delimiter = ',')]
+    arch: Vec<Chosen>,
     #[command(flatten)]
     kernel_files: KernelFilesArguments,
     /// Number of threads. Default: the number of processors
@@ -44,11 +48,43 @@ pub(super) struct Arguments {
     paths: Vec<PathBuf>,
 }
 
+impl Arguments {
+    /// The targets that `--arch` names.
+    pub(super) fn targets(&self) -> impl Iterator<Item = &TargetId> {
+        self.arch.iter().filter_map(|chosen| match chosen {
+            Chosen::All => None,
+            Chosen::Of(target) => Some(target),
+        })
+    }
+}
+
+/// A value of `--arch` of this command.
+#[derive(Debug, Clone, PartialEq, Eq)]
+enum Chosen {
+    All,
+    Of(TargetId),
+}
+
+impl FromStr for Chosen {
+    type Err = ParseTargetIdError;
+
+    fn from_str(name: &str) -> Result<Self, Self::Err> {
+        if name == "all" { Ok(Self::All) } else { spelling::read_target(name).map(Self::Of) }
+    }
+}
+
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     output::note_ignored_variables();
     let mut options = Options::default();
     options.against.clone_from(&arguments.against);
-    options.targets.clone_from(&arguments.arch);
+    if arguments.arch.is_empty() {
+        options.demanded = Demanded::OneGpu;
+    } else if arguments.arch.contains(&Chosen::All) {
+        // It includes the others.
+        options.demanded = Demanded::All;
+    } else {
+        options.targets = arguments.targets().cloned().collect();
+    }
     let rules = arguments.kernel_files.rules()?;
     options.jobs = arguments.jobs;
     let bar = Bar::new(FILES);

@@ -83,6 +83,7 @@ mod variants;
 #[path = "../../../kpack-artifact/tests/it/verified/mod.rs"]
 mod verified;
 mod verify;
+mod verify_installed;
 mod way_back;
 mod wheel;
 #[path = "../../../kpack-wheel/tests/it/wheels/mod.rs"]

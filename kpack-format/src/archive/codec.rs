@@ -99,6 +99,19 @@ pub enum DecodeError {
     Io(io::Error),
 }
 
+/// What zstd says if a frame's content does not match the checksum in it.
+const WRONG_CHECKSUM: &str = "Restored data doesn't match checksum";
+
+impl DecodeError {
+    /// Zstd says `error` about a frame.
+    pub(crate) fn in_frame(error: impl fmt::Display) -> Self {
+        Self::Damaged(match error.to_string() {
+            text if text == WRONG_CHECKSUM => "its content does not match its checksum".to_owned(),
+            text => format!("the frame cannot be decompressed: {text}"),
+        })
+    }
+}
+
 impl fmt::Display for DecodeError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
@@ -191,7 +204,7 @@ fn frame_parts(
         io::ErrorKind::OutOfMemory => DecodeError::OutOfMemory,
         // The decompressor's own errors have no number.
         _ if error.raw_os_error().is_some() => DecodeError::Io(error),
-        _ => DecodeError::Damaged(format!("the frame cannot be decompressed: {error}")),
+        _ => DecodeError::in_frame(error),
     })
 }
 

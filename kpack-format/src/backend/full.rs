@@ -117,10 +117,7 @@ impl Decompressor {
         };
         context.decompress(out, frame).map_err(|code| match code {
             NO_MEMORY => DecodeError::OutOfMemory,
-            code => DecodeError::Damaged(format!(
-                "the frame cannot be decompressed: {}",
-                get_error_name(code)
-            )),
+            code => DecodeError::in_frame(get_error_name(code)),
         })
     }
 }

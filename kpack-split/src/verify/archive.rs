@@ -18,16 +18,16 @@ use kpack_core::{Error, Reason};
 /// Maximum number of ordinals that a fault lists.
 const MOST_ORDINALS: usize = 8;
 
-/// Verifies the archive at `path` and returns whether it is undamaged.
+/// Verifies the archive at `path`.
 pub(super) fn verify(
     path: &Path,
     context: &Context<'_>,
     report: &mut VerifyReport,
-) -> Result<bool, Error> {
+) -> Result<(), Error> {
     let faults = report.count(Severity::Fault);
     let archive = report.accepted(path, context.lookup.archives.open(path))?;
     let Some(archive) = archive else {
-        return Ok(false);
+        return Ok(());
     };
     let mut archive = lock(&archive);
     let toc = archive.toc().clone();
@@ -50,8 +50,7 @@ pub(super) fn verify(
     let kernels = code_objects(path, &toc, &mut archive, report)?;
     let stored = kernels.len();
     context.lookup.archives.remember_kernels(path, kernels);
-    let holds = report.count(Severity::Fault) == faults;
-    if holds {
+    if report.count(Severity::Fault) == faults {
         let what = match toc.checksums {
             Some(_) => "sizes, checksums",
             None => "sizes",
@@ -63,7 +62,7 @@ pub(super) fn verify(
         );
         report.ok(ids::ARCHIVE_SOUND, path, text);
     }
-    Ok(holds)
+    Ok(())
 }
 
 /// Reports stored code objects that no kernel names; `count` is the number of all.
@@ -114,14 +113,17 @@ fn code_objects<R: Read + Seek>(
         let checked = check(path, archive, &entries)?;
         found.push((*ordinal, checked.kernels));
         for (kernel, target, reason) in checked.wrong {
-            let text = reason
-                .after(format_args!("`{kernel}` for {target}: "))
-                .kernel(kernel)
-                .target(target);
-            report.fault(ids::DAMAGED_ARCHIVE, path, text);
+            report.fault(ids::DAMAGED_ARCHIVE, path, of_kernel(reason, kernel, target));
         }
     }
     Ok(found)
+}
+
+/// A reason that says which kernel it is about. What a library of another layer says may name it already.
+pub(super) fn of_kernel(reason: Reason, kernel: &str, target: &str) -> Reason {
+    let names_it = reason.text.contains(&format!("`{kernel}` for {target}"));
+    let prefix = if names_it { String::new() } else { format!("`{kernel}` for {target}: ") };
+    reason.after(prefix).kernel(kernel).target(target)
 }
 
 #[cfg(test)]

@@ -5,11 +5,12 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
-use kpack_core::Error;
 use kpack_core::parallel::lock;
+use kpack_core::{Error, Severity};
 use kpack_format::marker::Marker;
 use kpack_format::{Delivery, TargetId};
 
+use super::not_installed::ListedArchives;
 use crate::input::{LinkedBinary, Lookup, ParsedBinaries, Resolver};
 
 /// What to verify, and how.
@@ -22,8 +23,23 @@ pub struct Options {
     /// The targets that must be present, each as in a [`Selection`](kpack_format::Selection); if empty, those that the
     /// manifests list.
     pub targets: Vec<TargetId>,
+    /// Which archives must be present if `targets` is empty.
+    pub demanded: Demanded,
     /// Number of threads; `None` for the number of processors.
     pub jobs: Option<NonZeroUsize>,
+}
+
+/// Which of the archives that manifests list must be present.
+#[derive(Debug, Clone, Copy, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Demanded {
+    /// Those of the installed packages, which fragments of manifests list; without fragments, all.
+    #[default]
+    Installed,
+    /// As [`Installed`](Self::Installed), but the archives of whole GPUs may be missing if those of another GPU are complete.
+    OneGpu,
+    /// All, even if the packages that contain them are not installed.
+    All,
 }
 
 impl Options {
@@ -80,8 +96,12 @@ pub struct Context<'a> {
     pub(super) surroundings: &'a dyn Surroundings,
     /// Undamaged archives, by their resolved paths.
     pub(super) whole: BTreeSet<PathBuf>,
+    /// Archives whose faults were reported, by their resolved paths.
+    pub(super) damaged: BTreeSet<PathBuf>,
     /// The binaries whose markers refer to an archive, by its resolved path.
     pub(super) asked_for: Mutex<BTreeMap<PathBuf, BTreeSet<String>>>,
+    /// The archives that manifests list.
+    pub(super) listed: Mutex<ListedArchives>,
 }
 
 impl<'a> Context<'a> {
@@ -93,7 +113,9 @@ impl<'a> Context<'a> {
             parsed: ParsedBinaries::default(),
             surroundings,
             whole: BTreeSet::new(),
+            damaged: BTreeSet::new(),
             asked_for: Mutex::default(),
+            listed: Mutex::default(),
         }
     }
 
@@ -105,6 +127,16 @@ impl<'a> Context<'a> {
         kernel_name: &str,
     ) -> Result<Resolver, Error> {
         Resolver::open(&self.lookup, &binary.image, &binary.loaded_as(), marker, kernel_name)
+    }
+
+    /// Whether faults of `archive` itself were reported.
+    pub(super) fn is_damaged(&self, archive: &Path) -> bool {
+        archive.canonicalize().is_ok_and(|real| self.damaged.contains(&real))
+    }
+
+    /// How bad it is that what refers to `archive` finds it damaged: one fault is enough for one cause.
+    pub(super) fn severity_of_damage(&self, archive: &Path) -> Severity {
+        if self.is_damaged(archive) { Severity::Note } else { Severity::Fault }
     }
 
     /// Records that the marker of `binary` refers to the archives of `resolver`.

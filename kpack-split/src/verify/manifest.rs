@@ -7,12 +7,12 @@ use std::path::{Component, Path, PathBuf};
 use kpack_format::manifest::{KpackFile, Manifest};
 use kpack_format::names::Group;
 
-use super::context::{Context, means};
+use super::context::{Context, Demanded, means};
 use super::report::VerifyReport;
 use crate::input::{Archives, manifest_parts, open, or_refused, read_manifest};
 use kpack_core::files::directory_of;
 use kpack_core::words::{counted, list};
-use kpack_core::{Error, Id, Reason, ids};
+use kpack_core::{Error, Id, Reason, Severity, ids};
 
 pub(super) fn verify(
     path: &Path,
@@ -32,6 +32,7 @@ pub(super) fn verify(
         manifest: &manifest,
         directories: context.surroundings.places(directory),
         faults: Vec::new(),
+        notes: Vec::new(),
     };
     if !group.has_manifest(&file_name) {
         check.fault(ids::INCONSISTENT_MANIFEST, format!("the `component_name` is `{group}`"));
@@ -54,6 +55,9 @@ pub(super) fn verify(
     for (id, text) in check.faults {
         report.fault(id, path, text);
     }
+    for text in check.notes {
+        report.note(ids::NOT_AS_LISTED, path, text);
+    }
     Ok(())
 }
 
@@ -65,6 +69,8 @@ struct ManifestCheck<'a> {
     /// Directories that may contain its archives; its own comes first.
     directories: Vec<PathBuf>,
     faults: Vec<(Id, Reason)>,
+    /// Differences of archives whose damage was reported.
+    notes: Vec<Reason>,
 }
 
 impl ManifestCheck<'_> {
@@ -119,9 +125,13 @@ impl ManifestCheck<'_> {
             }
             let mut places = self.directories.iter().map(|place| place.join(name));
             let archive = places.find(|place| place.exists());
+            if !self.is_part {
+                let own = self.directories[0].join(name);
+                self.context.list(archive.as_deref().unwrap_or(&own), target, archive.is_some());
+            }
             let is_elsewhere = !here.is_empty() && !here.contains(target);
             let Some(archive) = archive else {
-                if options.targets.is_empty() && is_elsewhere {
+                if options.targets.is_empty() && is_elsewhere && options.demanded != Demanded::All {
                     elsewhere.push(target.as_str());
                 } else {
                     self.fault(
@@ -135,7 +145,11 @@ impl ManifestCheck<'_> {
             checked += 1;
             for reason in not_as_listed(&archive, group, file, &self.context.lookup.archives)? {
                 let text = Reason::from(format!("`{name}` for {target} {reason}"));
-                self.fault(ids::NOT_AS_LISTED, text.target(target));
+                let text = text.target(target);
+                match self.context.severity_of_damage(&archive) {
+                    Severity::Fault => self.fault(ids::NOT_AS_LISTED, text),
+                    _ => self.notes.push(text),
+                }
             }
         }
         let mut text = format!("{} as listed", counted(checked, "archive"));

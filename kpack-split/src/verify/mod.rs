@@ -11,6 +11,7 @@ mod context;
 mod device_code;
 mod kernels;
 mod manifest;
+mod not_installed;
 mod report;
 mod resolution;
 
@@ -20,13 +21,13 @@ use std::path::{Path, PathBuf};
 use kpack_core::files::describe_package;
 use kpack_core::parallel::{self, lock};
 use kpack_core::report::Progress;
-use kpack_core::{Error, ids};
+use kpack_core::{Error, Severity, ids};
 use kpack_format::names::{Group, KernelName, is_object};
 
 use crate::input::{self, FileKind, LinkedBinary, placed};
 use crate::leftover::{self, is_leftover_entry};
 
-pub use context::{Context, Options, Surroundings};
+pub use context::{Context, Demanded, Options, Surroundings};
 pub use manifest::not_as_listed;
 pub use report::VerifyReport;
 
@@ -81,9 +82,11 @@ impl Context<'_> {
                 progress.advance(1);
                 checked
             })?;
-            for (own, whole) in checked {
+            for (own, archive) in checked {
+                let faults = own.count(Severity::Fault);
                 report.extend([own]);
-                self.whole.extend(whole);
+                let known = if faults == 0 { &mut self.whole } else { &mut self.damaged };
+                known.extend(archive);
             }
         }
         Ok(())
@@ -195,27 +198,23 @@ pub struct Work {
 }
 
 impl Work {
-    /// Runs the checks. Also returns the resolved path of an undamaged archive.
+    /// Runs the checks. Also returns the resolved path of an archive.
     fn verify(&self, context: &Context<'_>) -> Result<(VerifyReport, Option<PathBuf>), Error> {
         let mut report = VerifyReport::default();
         let path = &self.path;
         let result = match self.kind {
             FileKind::Archive => archive::verify(path, context, &mut report),
-            FileKind::Manifest => manifest::verify(path, context, &mut report).map(|()| false),
-            FileKind::CodeObject | FileKind::Bundle => {
-                self.device_code(&mut report).map(|()| false)
-            }
-            _ => self.binary(context, &mut report).map(|()| false),
+            FileKind::Manifest => manifest::verify(path, context, &mut report),
+            FileKind::CodeObject | FileKind::Bundle => self.device_code(&mut report),
+            _ => self.binary(context, &mut report),
         };
-        let is_whole = match result {
+        match result {
             Err(error) if self.asked_for || error.is_exhaustion() => return Err(error),
-            Err(error) => {
-                report.failed(path, &error);
-                false
-            }
-            Ok(is_whole) => is_whole,
-        };
-        let real = is_whole.then(|| path.canonicalize().ok());
+            Err(error) => report.failed(path, &error),
+            Ok(()) => {}
+        }
+        let is_archive = self.kind == FileKind::Archive;
+        let real = is_archive.then(|| path.canonicalize().ok());
         Ok((report, real.flatten()))
     }
 

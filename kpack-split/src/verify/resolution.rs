@@ -8,6 +8,7 @@ use kpack_format::TargetId;
 use kpack_format::marker::{Marker, of_another_build};
 use kpack_format::names::KernelName;
 
+use super::archive::of_kernel;
 use super::context::{Context, Options, means};
 use super::kernels::{self, KernelPlaces};
 use super::report::VerifyReport;
@@ -49,9 +50,12 @@ pub(super) fn verify(
         places: indices.iter().map(|index| (*index, BTreeMap::new())).collect(),
     };
     context.reached(kernel_name, &this.resolver);
+    for kpack in this.resolver.kpacks.files.iter().filter(|kpack| kpack.listed == Some(true)) {
+        context.list(&kpack.path, &kpack.target, kpack.size.is_some());
+    }
     for (archive, reason) in &this.resolver.damaged {
         let text = reason.clone().after(format_args!("`{}` is damaged: ", archive.display()));
-        report.fault(ids::DAMAGED_ARCHIVE, path, text);
+        report.add(context.severity_of_damage(archive), ids::DAMAGED_ARCHIVE, path, text);
     }
     for (target, archive) in this.resolver.other_builds() {
         if this.wants(target) {
@@ -168,8 +172,9 @@ impl Resolution<'_> {
         }
         let text = format!("no archive has a code object at index {nowhere}");
         // Another target's archive may have it: one that is not verified, or not installed.
-        let mut expected = self.marker.code_ids.keys();
-        let is_elsewhere = expected.any(|target| !targets.contains(target));
+        let expected = self.marker.code_ids.keys().map(String::as_str);
+        let mut expected = expected.chain(self.resolver.kpacks.targets());
+        let is_elsewhere = expected.any(|target| !targets.iter().any(|own| own == target));
         let outcome = if self.options.targets.is_empty() && !is_elsewhere {
             Severity::Fault
         } else {
@@ -206,13 +211,12 @@ impl Resolution<'_> {
             if let Some(reason) =
                 self.resolver.damage(place, index, target, &context.lookup.archives)?
             {
-                let archive = self.resolver.path(place).display();
-                let kernel = KernelName::new(self.kernel_name, index);
-                let text = reason
-                    .after(format_args!("`{kernel}` for {target} in `{archive}`: "))
-                    .kernel(kernel)
-                    .target(target);
-                report.fault(ids::DAMAGED_ARCHIVE, self.path, text);
+                let archive = self.resolver.path(place);
+                let kernel = KernelName::new(self.kernel_name, index).to_string();
+                let text = of_kernel(reason, &kernel, target)
+                    .after(format_args!("`{}`: ", archive.display()));
+                let severity = context.severity_of_damage(archive);
+                report.add(severity, ids::DAMAGED_ARCHIVE, self.path, text);
             }
         }
         Ok(())
