@@ -5,4 +5,5 @@ mod code_object;
 mod limits;
 mod manifest_and_marker;
 mod offload_bundle;
+mod pinned;
 mod target_id;
