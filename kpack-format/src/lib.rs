@@ -56,6 +56,7 @@ mod reason;
 mod selection;
 pub mod target_id;
 pub mod unstable;
+mod wire;
 
 pub use code_id::{CodeId, code_id};
 pub use digest::Blake3;

@@ -2,10 +2,16 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::marker::PhantomData;
 use std::ops::Range;
 
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess};
+use serde::ser::{Serialize, SerializeMap, Serializer};
+
 use crate::CodeId;
-use crate::message_pack::{Kind, MessagePackError, Reader, Writer};
+use crate::wire::{
+    self, Bytes, Digest, Input, ListOf, MapOf, Record, TextOrOther, field, required,
+};
 
 /// The name of the section that holds the marker.
 pub const SECTION_NAME: &str = ".rocm_kpack_ref";
@@ -133,42 +139,18 @@ impl Marker {
 
     /// The MessagePack form; a marker without kernel name gets an empty one.
     pub fn to_bytes(&self) -> Vec<u8> {
-        self.with_padding(None)
+        wire::write(&Wire { marker: self, has_padding: false })
     }
 
     /// The MessagePack form, with this many bytes of padding in it.
-    fn with_padding(&self, padding: Option<usize>) -> Vec<u8> {
-        let mut out = Writer::default();
-        let additions =
-            [!self.code_ids.is_empty(), !self.shared_bundles.is_empty(), padding.is_some()];
-        out.map(2 + additions.map(usize::from).iter().sum::<usize>());
-        out.text("kpack_search_paths");
-        out.list(self.kpack_search_paths.len());
-        for path in &self.kpack_search_paths {
-            out.text(path);
-        }
-        let kernel_name = self.kernel_name.as_deref().unwrap_or_default();
-        out.text("kernel_name").text(kernel_name);
-        if !self.code_ids.is_empty() {
-            out.text("code_blake3").map(self.code_ids.len());
-            for (target, id) in &self.code_ids {
-                out.text(target).bytes(id);
-            }
-        }
-        if !self.shared_bundles.is_empty() {
-            out.text("shared_bundles").list(self.shared_bundles.len());
-            for ranges in &self.shared_bundles {
-                out.list(2 * ranges.len());
-                for range in ranges {
-                    let size = u64::from(range.end - range.start);
-                    out.integer(range.start.into()).integer(size);
-                }
-            }
-        }
-        if let Some(padding) = padding {
-            out.text("padding").zeroes(padding as u16);
-        }
-        out.0
+    fn with_padding(&self, padding: usize) -> Vec<u8> {
+        let mut bytes = wire::write(&Wire { marker: self, has_padding: true });
+        bytes.extend(wire::write(&"padding"));
+        // Always as `bin 16`: what comes before the padding has the same size for any number.
+        bytes.push(0xc5);
+        bytes.extend((padding as u16).to_be_bytes());
+        bytes.resize(bytes.len() + padding, 0);
+        bytes
     }
 
     /// The MessagePack form in `room` bytes, to overwrite another marker. Padding in the map takes up the rest, so
@@ -186,7 +168,7 @@ impl Marker {
                 // No reader reads more.
                 let rest = room.min(MAX_SIZE).saturating_sub(bytes.len());
                 if let Some(padding) = rest.checked_sub(LEAST_PADDING) {
-                    bytes = fitting.with_padding(Some(padding));
+                    bytes = fitting.with_padding(padding);
                 }
                 bytes.resize(room, 0);
                 return Some(bytes);
@@ -205,60 +187,110 @@ impl Marker {
     /// Bytes that are neither a MessagePack map with the marker's keys nor text.
     pub fn read(bytes: &[u8]) -> Result<(Self, usize), MarkerError> {
         let bytes = &bytes[..bytes.len().min(MAX_SIZE)];
-        let mut reader = Reader::new(bytes);
-        match reader.kind() {
-            Kind::Map => {
-                let marker = Self::from_map(&mut reader);
-                let marker = marker.map_err(|error| MarkerError(error.to_string()))?;
+        match bytes.first() {
+            Some(0x80..=0x8f | 0xde | 0xdf) => {
+                let input = Input::new(bytes);
+                let read = input.read(PhantomData);
+                let Map(marker) = read.map_err(|error| MarkerError(error.to_string()))?;
                 if marker.kpack_search_paths.is_empty() {
                     return Err(MarkerError("no search paths".to_owned()));
                 }
-                Ok((marker, reader.offset()))
+                Ok((marker, input.offset()))
             }
-            _ if bytes.is_empty() => Err(MarkerError("empty".to_owned())),
-            _ => plain_text(bytes),
+            Some(_) => plain_text(bytes),
+            None => Err(MarkerError("empty".to_owned())),
         }
     }
+}
 
-    fn from_map(reader: &mut Reader<'_>) -> Result<Self, MessagePackError> {
-        let (mut paths, mut kernel_name) = (None, None);
-        let (mut code_ids, mut shared_bundles) = (None, None);
-        reader.map(|key, value| match key {
-            "kpack_search_paths" => value.field(&mut paths, key, |value| {
-                value.list(MAX_SEARCH_PATHS, |path| match path.kind() {
-                    Kind::Text => path.string().map(Some),
-                    // Skipped, as other readers do.
-                    _ => path.skip().map(|_| None),
-                })
-            }),
-            "kernel_name" => value.field(&mut kernel_name, key, Reader::string),
-            "code_blake3" => {
-                value.field(&mut code_ids, key, |value| value.map_of(usize::MAX, Reader::digest))
-            }
-            "shared_bundles" => {
-                value.field(&mut shared_bundles, key, |value| value.list(usize::MAX, ranges_of))
-            }
-            _ => value.skip().map(drop),
-        })?;
-        let paths = reader.required(paths, "kpack_search_paths")?;
-        Ok(Self {
+/// A marker as a map.
+struct Wire<'a> {
+    marker: &'a Marker,
+    /// Whether an entry with padding will follow.
+    has_padding: bool,
+}
+
+impl Serialize for Wire<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Marker { kernel_name, kpack_search_paths, code_ids, shared_bundles } = self.marker;
+        let additions = [!code_ids.is_empty(), !shared_bundles.is_empty(), self.has_padding];
+        let count = 2 + additions.map(usize::from).iter().sum::<usize>();
+        let mut map = serializer.serialize_map(Some(count))?;
+        map.serialize_entry("kpack_search_paths", kpack_search_paths)?;
+        map.serialize_entry("kernel_name", kernel_name.as_deref().unwrap_or_default())?;
+        if !code_ids.is_empty() {
+            let ids = code_ids.iter().map(|(target, id)| (target, Bytes(id)));
+            map.serialize_entry("code_blake3", &BTreeMap::from_iter(ids))?;
+        }
+        if !shared_bundles.is_empty() {
+            let starts_and_sizes = |ranges: &Vec<Range<u32>>| {
+                let pairs = ranges.iter().map(|range| [range.start, range.end - range.start]);
+                pairs.flatten().collect()
+            };
+            let bundles = shared_bundles.iter().map(starts_and_sizes);
+            map.serialize_entry("shared_bundles", &Vec::<Vec<u32>>::from_iter(bundles))?;
+        }
+        map.end()
+    }
+}
+
+/// A marker, read from a map.
+struct Map(Marker);
+
+impl<'de> Deserialize<'de> for Map {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let fields = wire::record(Fields::default(), deserializer)?;
+        let paths = required(fields.paths, "kpack_search_paths")?;
+        Ok(Self(Marker {
+            kernel_name: Some(required(fields.kernel_name, "kernel_name")?),
             kpack_search_paths: paths.into_iter().flatten().collect(),
-            kernel_name: Some(reader.required(kernel_name, "kernel_name")?),
-            code_ids: code_ids.unwrap_or_default(),
-            shared_bundles: shared_bundles.unwrap_or_default(),
-        })
+            code_ids: fields.code_ids.unwrap_or_default(),
+            shared_bundles: fields.shared_bundles.unwrap_or_default(),
+        }))
+    }
+}
+
+#[derive(Default)]
+struct Fields {
+    /// `None` for an element that is no string, which is skipped, as other readers do.
+    paths: Option<Vec<Option<String>>>,
+    kernel_name: Option<String>,
+    code_ids: Option<BTreeMap<String, CodeId>>,
+    shared_bundles: Option<Vec<Vec<Range<u32>>>>,
+}
+
+impl<'de> Record<'de> for Fields {
+    const KEYS: &'static [&'static str] =
+        &["kpack_search_paths", "kernel_name", "code_blake3", "shared_bundles"];
+
+    fn value<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
+        match key {
+            "kpack_search_paths" => {
+                field(&mut self.paths, key, ListOf(MAX_SEARCH_PATHS, TextOrOther), map)
+            }
+            "kernel_name" => field(&mut self.kernel_name, key, wire::Text, map),
+            "code_blake3" => field(&mut self.code_ids, key, MapOf(usize::MAX, Digest), map),
+            _ => field(&mut self.shared_bundles, key, ListOf(usize::MAX, Ranges), map),
+        }
     }
 }
 
 /// Ranges, each as its start and size.
-fn ranges_of(reader: &mut Reader<'_>) -> Result<Vec<Range<u32>>, MessagePackError> {
-    let numbers = reader.list(usize::MAX, Reader::integer::<u32>)?;
-    let pairs = numbers.chunks_exact(2);
-    let rest = pairs.remainder();
-    let ranges = pairs.map(|pair| Some(pair[0]..pair[0].checked_add(pair[1])?));
-    match ranges.collect() {
-        Some(ranges) if rest.is_empty() => Ok(ranges),
-        _ => reader.fail("expected ranges, each as its start and size"),
+#[derive(Clone, Copy)]
+struct Ranges;
+
+impl<'de> DeserializeSeed<'de> for Ranges {
+    type Value = Vec<Range<u32>>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        let numbers = ListOf(usize::MAX, wire::number::<u32>()).deserialize(deserializer)?;
+        let pairs = numbers.chunks_exact(2);
+        let rest = pairs.remainder();
+        let ranges = pairs.map(|pair| Some(pair[0]..pair[0].checked_add(pair[1])?));
+        match ranges.collect() {
+            Some(ranges) if rest.is_empty() => Ok(ranges),
+            _ => Err(Error::custom("expected ranges, each as its start and size")),
+        }
     }
 }
 

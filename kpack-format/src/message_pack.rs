@@ -8,25 +8,7 @@ use std::fmt::{self, Display};
 use std::ops::Range;
 
 use crate::Reason;
-
-/// Why bytes cannot be read.
-#[derive(Debug)]
-#[non_exhaustive]
-pub struct MessagePackError {
-    /// Offset in bytes.
-    pub offset: usize,
-    /// What was expected and what was found.
-    pub reason: Reason,
-}
-
-impl Display for MessagePackError {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { offset, reason } = self;
-        write!(f, "at offset {offset:#x}: {reason}")
-    }
-}
-
-impl std::error::Error for MessagePackError {}
+pub(crate) use crate::wire::MessagePackError;
 
 type Result<T, E = MessagePackError> = std::result::Result<T, E>;
 
@@ -390,14 +372,6 @@ impl Writer {
             self.0.push(*first);
             self.0.extend_from_slice(&bytes[bytes.len() - size..]);
         }
-        self
-    }
-
-    /// Writes bytes of zero, always as `bin 16`: what comes before them has the same size for any number.
-    pub(crate) fn zeroes(&mut self, count: u16) -> &mut Self {
-        self.0.push(0xc5);
-        self.0.extend(count.to_be_bytes());
-        self.0.resize(self.0.len() + usize::from(count), 0);
         self
     }
 }

@@ -3,7 +3,7 @@
 
 use crate::message_pack::{Reader, Writer};
 
-pub use crate::message_pack::MessagePackError;
+pub use crate::wire::MessagePackError;
 
 /// A key.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]

@@ -1,0 +1,508 @@
+//! The formats in MessagePack as serde types, which `rmp_serde` reads and writes.
+//!
+//! This module adds what `rmp_serde` leaves to its callers: the offset of a value, errors that name it by its keys, and
+//! bounds on lists and maps before they take memory. Implementations of `Deserialize` are by hand. Derived ones would take
+//! a list of the values in place of a map, and `derive` would make kpack-build the slowest build dependency
+//! (docs/dev/dependencies.md).
+
+use std::cell::Cell;
+use std::collections::BTreeMap;
+use std::fmt::{self, Display};
+use std::io::{self, Read};
+use std::marker::PhantomData;
+
+use rmp_serde::decode;
+use serde::de::{
+    DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Unexpected, Visitor,
+};
+use serde::ser::{Serialize, Serializer};
+
+use crate::Reason;
+
+/// How deep values may be nested. The formats need five levels; values of unknown keys may need more.
+const MAX_DEPTH: usize = 64;
+/// Ends each key in the text of an error. Keys are escaped, so none contains it.
+const END_OF_KEY: char = '\0';
+/// The longest key in an error, in characters.
+const MAX_KEY: usize = 200;
+
+/// Why bytes cannot be read.
+#[derive(Debug)]
+#[non_exhaustive]
+pub struct MessagePackError {
+    /// Offset in bytes.
+    pub offset: usize,
+    /// What was expected and what was found.
+    pub reason: Reason,
+}
+
+impl Display for MessagePackError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { offset, reason } = self;
+        write!(f, "at offset {offset:#x}: {reason}")
+    }
+}
+
+impl std::error::Error for MessagePackError {}
+
+/// Bytes with a value at their start.
+pub(crate) struct Input<'a> {
+    bytes: &'a [u8],
+    /// How many of them were read.
+    offset: Cell<usize>,
+    /// Where the last value that was read begins.
+    value: Cell<usize>,
+    /// Whether a value was cut off, or begins with the byte that begins none.
+    is_damaged: Cell<bool>,
+}
+
+impl<'a> Input<'a> {
+    pub(crate) fn new(bytes: &'a [u8]) -> Self {
+        let zero = Cell::new(0);
+        Self { bytes, offset: zero.clone(), value: zero, is_damaged: Cell::new(false) }
+    }
+
+    /// How many bytes were read.
+    pub(crate) fn offset(&self) -> usize {
+        self.offset.get()
+    }
+
+    /// Reads a value.
+    pub(crate) fn read<S: DeserializeSeed<'a>>(
+        &self,
+        seed: S,
+    ) -> Result<S::Value, MessagePackError> {
+        let mut decoder = rmp_serde::Deserializer::new(self);
+        decoder.set_max_depth(MAX_DEPTH);
+        seed.deserialize(&mut decoder).map_err(|error| self.error(&error))
+    }
+
+    /// Fails if anything follows the value; `what` names the value in the message.
+    #[allow(dead_code)]
+    pub(crate) fn expect_end(&self, what: &str) -> Result<(), MessagePackError> {
+        let offset = self.offset();
+        match self.bytes.len() - offset {
+            0 => Ok(()),
+            more => {
+                let reason = format!("{more} bytes follow the {what}").into();
+                Err(MessagePackError { offset, reason })
+            }
+        }
+    }
+
+    fn error(&self, error: &decode::Error) -> MessagePackError {
+        let text = error.to_string();
+        let (path, text) = text.rsplit_once(END_OF_KEY).unwrap_or(("", &text));
+        if self.is_damaged.get() {
+            let reason = "truncated, or not MessagePack".into();
+            return MessagePackError { offset: self.value.get(), reason };
+        }
+        let kinds = ["invalid type: ", "invalid value: ", "invalid length "];
+        let mismatch = kinds.iter().find_map(|kind| {
+            let (found, expected) = text.strip_prefix(kind)?.rsplit_once(", expected ")?;
+            Some(Reason::mismatch("", expected, in_words(found)))
+        });
+        // Other errors are about a map, of which all was read up to here.
+        let offset = if mismatch.is_some() { self.value.get() } else { self.offset() };
+        let reason = mismatch.unwrap_or_else(|| text.into());
+        if path.is_empty() {
+            return MessagePackError { offset, reason };
+        }
+        let path = path.replace(END_OF_KEY, " > ");
+        MessagePackError { offset, reason: reason.after(format_args!("{path}: ")) }
+    }
+}
+
+/// What serde found, in the words of these formats.
+fn in_words(found: &str) -> String {
+    match found.split(' ').next().unwrap_or_default() {
+        "integer" => format!("the {}", found.replace('`', "")),
+        "string" => "a string".to_owned(),
+        "byte" => "a byte string".to_owned(),
+        "sequence" => "a list".to_owned(),
+        "map" => "a map".to_owned(),
+        length if length.bytes().all(|byte| byte.is_ascii_digit()) => {
+            format!("one of length {length}")
+        }
+        _ => "a value of another type".to_owned(),
+    }
+}
+
+impl Read for &Input<'_> {
+    fn read(&mut self, buffer: &mut [u8]) -> io::Result<usize> {
+        let offset = self.offset();
+        let size = buffer.len().min(self.bytes.len() - offset);
+        self.is_damaged.set(self.is_damaged.get() || size < buffer.len().min(1));
+        buffer[..size].copy_from_slice(&self.bytes[offset..][..size]);
+        self.offset.set(offset + size);
+        Ok(size)
+    }
+
+    fn read_exact(&mut self, buffer: &mut [u8]) -> io::Result<()> {
+        let offset = self.offset();
+        let Some(bytes) = self.bytes[offset..].get(..buffer.len()) else {
+            if buffer.len() == 1 {
+                self.value.set(offset);
+            }
+            self.is_damaged.set(true);
+            return Err(io::ErrorKind::UnexpectedEof.into());
+        };
+        buffer.copy_from_slice(bytes);
+        self.offset.set(offset + bytes.len());
+        // A single byte begins a value, unless it follows one that announces it: a number or a size of one byte.
+        if let [first] = *bytes {
+            let before = self.value.get();
+            let is_more = before + 1 == offset
+                && matches!(self.bytes[before], 0xc4 | 0xc7 | 0xcc | 0xd0 | 0xd9);
+            if !is_more {
+                self.value.set(offset);
+                self.is_damaged.set(first == 0xc1);
+            }
+        }
+        Ok(())
+    }
+}
+
+/// The error, about the value of `key`.
+fn within<E: Error>(key: impl Display, error: &E) -> E {
+    let key = key.to_string();
+    let key: String = key.escape_debug().take(MAX_KEY).collect();
+    E::custom(format_args!("{key}{END_OF_KEY}{error}"))
+}
+
+/// A map with known keys, read entry by entry.
+pub(crate) trait Record<'de>: Sized {
+    /// Its keys. Others are ignored.
+    const KEYS: &'static [&'static str];
+
+    /// Reads the value of one of the keys.
+    fn value<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error>;
+}
+
+/// Reads a map into `record`.
+pub(crate) fn record<'de, R: Record<'de>, D: Deserializer<'de>>(
+    record: R,
+    deserializer: D,
+) -> Result<R, D::Error> {
+    struct Entries<R>(R);
+
+    impl<'de, R: Record<'de>> Visitor<'de> for Entries<R> {
+        type Value = R;
+
+        fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+            f.write_str("a map")
+        }
+
+        fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<R, A::Error> {
+            while let Some(key) = map.next_key_seed(OneOf(R::KEYS))? {
+                match key {
+                    Some(key) => self.0.value(key, &mut map)?,
+                    None => _ = map.next_value::<IgnoredAny>()?,
+                }
+            }
+            Ok(self.0)
+        }
+    }
+
+    deserializer.deserialize_map(Entries(record))
+}
+
+/// Reads the value of `key`, which may appear only once in a map.
+pub(crate) fn field<'de, S: DeserializeSeed<'de>, A: MapAccess<'de>>(
+    field: &mut Option<S::Value>,
+    key: &str,
+    seed: S,
+    map: &mut A,
+) -> Result<(), A::Error> {
+    if field.is_some() {
+        return Err(Error::custom(format_args!("the key `{key}` appears twice")));
+    }
+    *field = Some(map.next_value_seed(seed).map_err(|error| within(key, &error))?);
+    Ok(())
+}
+
+/// The value that [`field`] read; fails if the map lacks the key.
+pub(crate) fn required<T, E: Error>(field: Option<T>, key: &str) -> Result<T, E> {
+    field.ok_or_else(|| E::custom(format_args!("the key `{key}` is missing")))
+}
+
+/// A key, if it is one of these.
+struct OneOf(&'static [&'static str]);
+
+impl<'de> DeserializeSeed<'de> for OneOf {
+    type Value = Option<&'static str>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for OneOf {
+    type Value = Option<&'static str>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(self.0.iter().copied().find(|key| *key == text))
+    }
+}
+
+/// A string. Unlike that of `String`, this does not take a byte string.
+#[derive(Clone, Copy)]
+pub(crate) struct Text;
+
+impl<'de> DeserializeSeed<'de> for Text {
+    type Value = String;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<String, D::Error> {
+        deserializer.deserialize_str(self)
+    }
+}
+
+impl Visitor<'_> for Text {
+    type Value = String;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a string")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<String, E> {
+        Ok(text.to_owned())
+    }
+}
+
+/// A string, or `None` for a value of another type.
+#[derive(Clone, Copy)]
+pub(crate) struct TextOrOther;
+
+impl<'de> DeserializeSeed<'de> for TextOrOther {
+    type Value = Option<String>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for TextOrOther {
+    type Value = Option<String>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
+        Ok(Some(text.to_owned()))
+    }
+
+    fn visit_bool<E>(self, _: bool) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_unit<E>(self) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_bytes<E>(self, _: &[u8]) -> Result<Self::Value, E> {
+        Ok(None)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<Self::Value, A::Error> {
+        IgnoredAny.visit_seq(list).map(|_| None)
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<Self::Value, A::Error> {
+        IgnoredAny.visit_map(map).map(|_| None)
+    }
+
+    /// An extension.
+    fn visit_newtype_struct<D: Deserializer<'de>>(self, value: D) -> Result<Self::Value, D::Error> {
+        IgnoredAny.visit_newtype_struct(value).map(|_| None)
+    }
+}
+
+/// An unsigned number.
+pub(crate) struct Number<T>(PhantomData<T>);
+
+/// An unsigned number that `T` holds.
+pub(crate) const fn number<T>() -> Number<T> {
+    Number(PhantomData)
+}
+
+impl<T> Clone for Number<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for Number<T> {}
+
+impl<'de, T: TryFrom<u64>> DeserializeSeed<'de> for Number<T> {
+    type Value = T;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<T, D::Error> {
+        // `deserialize_u64` would not say what it found.
+        let number = deserializer.deserialize_any(AnyNumber)?;
+        T::try_from(number)
+            .map_err(|_| Error::invalid_value(Unexpected::Unsigned(number), &AnyNumber))
+    }
+}
+
+struct AnyNumber;
+
+impl Visitor<'_> for AnyNumber {
+    type Value = u64;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("an integer of its range")
+    }
+
+    fn visit_u64<E>(self, number: u64) -> Result<u64, E> {
+        Ok(number)
+    }
+
+    /// Zero and positive numbers have signed forms as well.
+    fn visit_i64<E: Error>(self, number: i64) -> Result<u64, E> {
+        let unsigned = u64::try_from(number);
+        unsigned.map_err(|_| E::invalid_value(Unexpected::Signed(number), &self))
+    }
+}
+
+/// A byte string of this size. Some writers have no byte strings, so it may be a list of numbers.
+#[derive(Clone, Copy)]
+pub(crate) struct Digest<const SIZE: usize>;
+
+impl<'de, const SIZE: usize> DeserializeSeed<'de> for Digest<SIZE> {
+    type Value = [u8; SIZE];
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_bytes(self)
+    }
+}
+
+impl<'de, const SIZE: usize> Visitor<'de> for Digest<SIZE> {
+    type Value = [u8; SIZE];
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a digest of {SIZE} bytes")
+    }
+
+    fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<Self::Value, E> {
+        bytes.try_into().map_err(|_| E::invalid_length(bytes.len(), &self))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        let size = list.size_hint().unwrap_or_default();
+        if size != SIZE {
+            return Err(Error::invalid_length(size, &self));
+        }
+        let mut digest = [0; SIZE];
+        for byte in &mut digest {
+            *byte = list.next_element_seed(number())?.unwrap_or_default();
+        }
+        Ok(digest)
+    }
+}
+
+/// A list of at most so many elements. An element can be one byte in the file and many in memory, so the file's size
+/// alone must not determine how much is allocated.
+#[derive(Clone, Copy)]
+pub(crate) struct ListOf<S>(pub(crate) usize, pub(crate) S);
+
+impl<'de, S: DeserializeSeed<'de> + Copy> DeserializeSeed<'de> for ListOf<S> {
+    type Value = Vec<S::Value>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        // `deserialize_seq` would take a byte string as well.
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de, S: DeserializeSeed<'de> + Copy> Visitor<'de> for ListOf<S> {
+    type Value = Vec<S::Value>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            usize::MAX => f.write_str("a list"),
+            most => write!(f, "a list of at most {most} elements"),
+        }
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut elements: A) -> Result<Self::Value, A::Error> {
+        let size = elements.size_hint().unwrap_or_default();
+        if size > self.0 {
+            return Err(Error::invalid_length(size, &self));
+        }
+        let mut list = Vec::new();
+        loop {
+            match elements.next_element_seed(self.1) {
+                Ok(Some(element)) => list.push(element),
+                Ok(None) => return Ok(list),
+                Err(error) => return Err(within(list.len(), &error)),
+            }
+        }
+    }
+}
+
+/// A map of at most so many entries, whose values have one type.
+#[derive(Clone, Copy)]
+pub(crate) struct MapOf<S>(pub(crate) usize, pub(crate) S);
+
+impl<'de, S: DeserializeSeed<'de> + Copy> DeserializeSeed<'de> for MapOf<S> {
+    type Value = BTreeMap<String, S::Value>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de, S: DeserializeSeed<'de> + Copy> Visitor<'de> for MapOf<S> {
+    type Value = BTreeMap<String, S::Value>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.0 {
+            usize::MAX => f.write_str("a map"),
+            most => write!(f, "a map of at most {most} entries"),
+        }
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut entries: A) -> Result<Self::Value, A::Error> {
+        let size = entries.size_hint().unwrap_or_default();
+        if size > self.0 {
+            return Err(Error::invalid_length(size, &self));
+        }
+        let mut map = BTreeMap::new();
+        while let Some(key) = entries.next_key_seed(Text)? {
+            let value = entries.next_value_seed(self.1).map_err(|error| within(&key, &error))?;
+            map.insert(key, value);
+        }
+        Ok(map)
+    }
+}
+
+/// A byte string.
+pub(crate) struct Bytes<'a>(pub(crate) &'a [u8]);
+
+impl Serialize for Bytes<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.serialize_bytes(self.0)
+    }
+}
+
+/// Writes a value.
+pub(crate) fn write(value: &impl Serialize) -> Vec<u8> {
+    rmp_serde::to_vec(value).expect("values of the formats can be written to memory")
+}
