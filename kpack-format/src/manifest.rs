@@ -2,11 +2,15 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
+use std::marker::PhantomData;
+
+use serde::de::{Deserialize, DeserializeSeed, Deserializer, MapAccess};
+use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use crate::Blake3;
-use crate::message_pack::{MessagePackError, Reader, Writer};
 use crate::names::{GFXARCH, in_package_name};
 use crate::target_id::owner_of;
+use crate::wire::{self, Bytes, Digest, Input, MapOf, Record, Text, field, number, required};
 
 /// The version of the format.
 const FORMAT_VERSION: u32 = 1;
@@ -71,37 +75,6 @@ impl KpackFile {
         let (architecture, filename) = (architecture.into(), filename.into());
         Self { architecture, filename, size, kernel_count, checksum }
     }
-
-    fn write(&self, out: &mut Writer) {
-        out.map(4 + usize::from(self.checksum.is_some()));
-        out.text("architecture").text(&self.architecture);
-        out.text("filename").text(&self.filename);
-        out.text("size").integer(self.size);
-        out.text("kernel_count").integer(self.kernel_count);
-        if let Some(checksum) = &self.checksum {
-            out.text("blake3").bytes(checksum);
-        }
-    }
-
-    fn read(reader: &mut Reader<'_>) -> Result<Self, MessagePackError> {
-        let (mut architecture, mut filename) = (None, None);
-        let (mut size, mut kernel_count, mut checksum) = (None, None, None);
-        reader.map(|key, value| match key {
-            "architecture" => value.field(&mut architecture, key, Reader::string),
-            "filename" => value.field(&mut filename, key, Reader::string),
-            "size" => value.field(&mut size, key, Reader::integer),
-            "kernel_count" => value.field(&mut kernel_count, key, Reader::integer),
-            "blake3" => value.field(&mut checksum, key, Reader::digest),
-            _ => value.skip().map(drop),
-        })?;
-        Ok(Self {
-            architecture: reader.required(architecture, "architecture")?,
-            filename: reader.required(filename, "filename")?,
-            size: reader.required(size, "size")?,
-            kernel_count: reader.required(kernel_count, "kernel_count")?,
-            checksum,
-        })
-    }
 }
 
 impl Manifest {
@@ -124,19 +97,7 @@ impl Manifest {
 
     /// The MessagePack form.
     pub fn to_bytes(&self) -> Vec<u8> {
-        let mut out = Writer::default();
-        out.map(4 + usize::from(self.install_hint.is_some()));
-        out.text("format_version").integer(FORMAT_VERSION.into());
-        out.text("component_name").text(&self.component_name);
-        out.text("prefix").text(&self.prefix);
-        out.text("kpack_files").map(self.kpack_files.len());
-        for (target, file) in &self.kpack_files {
-            file.write(out.text(target));
-        }
-        if let Some(hint) = &self.install_hint {
-            out.text("install_hint").text(hint);
-        }
-        out.0
+        wire::write(&Wire(self))
     }
 
     /// Reads a manifest that fills `bytes`. Unknown keys are ignored.
@@ -145,15 +106,16 @@ impl Manifest {
     /// Bytes that are not a manifest, another version, trailing bytes, and an archive name that is
     /// not a plain file name.
     pub fn read(bytes: &[u8]) -> Result<Self, ManifestError> {
-        let mut reader = Reader::new(bytes);
-        let (version, manifest) =
-            Self::read_any(&mut reader).map_err(|error| ManifestError(error.to_string()))?;
+        let input = Input::new(bytes);
+        let read = input.read(PhantomData);
+        let Versioned(version, manifest) =
+            read.map_err(|error| ManifestError(error.to_string()))?;
         if version != FORMAT_VERSION {
             return Err(ManifestError(format!(
                 "format version {version}; this program reads version {FORMAT_VERSION}"
             )));
         }
-        let end = reader.expect_end("manifest");
+        let end = input.expect_end("manifest");
         end.map_err(|error| ManifestError(error.to_string()))?;
         for (target, file) in &manifest.kpack_files {
             let name = file.filename.as_str();
@@ -165,27 +127,122 @@ impl Manifest {
         }
         Ok(manifest)
     }
+}
 
-    /// Reads a manifest of any version.
-    fn read_any(reader: &mut Reader<'_>) -> Result<(u32, Self), MessagePackError> {
-        let (mut version, mut component_name) = (None, None);
-        let (mut prefix, mut files, mut install_hint) = (None, None, None);
-        reader.map(|key, value| match key {
-            "format_version" => value.field(&mut version, key, Reader::integer),
-            "component_name" => value.field(&mut component_name, key, Reader::string),
-            "prefix" => value.field(&mut prefix, key, Reader::string),
-            "kpack_files" => {
-                value.field(&mut files, key, |value| value.map_of(usize::MAX, KpackFile::read))
-            }
-            "install_hint" => value.field(&mut install_hint, key, Reader::string),
-            _ => value.skip().map(drop),
-        })?;
-        let manifest = Self {
-            component_name: reader.required(component_name, "component_name")?,
-            prefix: reader.required(prefix, "prefix")?,
-            kpack_files: reader.required(files, "kpack_files")?,
-            install_hint,
+/// A part of a manifest as a map.
+struct Wire<'a, T>(&'a T);
+
+impl Serialize for Wire<'_, Manifest> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Manifest { component_name, prefix, kpack_files, install_hint } = self.0;
+        let files = kpack_files.iter().map(|(target, file)| (target, Wire(file)));
+        let count = 4 + usize::from(install_hint.is_some());
+        let mut map = serializer.serialize_map(Some(count))?;
+        map.serialize_entry("format_version", &FORMAT_VERSION)?;
+        map.serialize_entry("component_name", component_name)?;
+        map.serialize_entry("prefix", prefix)?;
+        map.serialize_entry("kpack_files", &BTreeMap::from_iter(files))?;
+        if let Some(hint) = install_hint {
+            map.serialize_entry("install_hint", hint)?;
+        }
+        map.end()
+    }
+}
+
+impl Serialize for Wire<'_, KpackFile> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let KpackFile { architecture, filename, size, kernel_count, checksum } = self.0;
+        let mut map = serializer.serialize_map(Some(4 + usize::from(checksum.is_some())))?;
+        map.serialize_entry("architecture", architecture)?;
+        map.serialize_entry("filename", filename)?;
+        map.serialize_entry("size", size)?;
+        map.serialize_entry("kernel_count", kernel_count)?;
+        if let Some(checksum) = checksum {
+            map.serialize_entry("blake3", &Bytes(checksum))?;
+        }
+        map.end()
+    }
+}
+
+/// A manifest of any version.
+struct Versioned(u32, Manifest);
+
+impl<'de> Deserialize<'de> for Versioned {
+    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
+        let fields = wire::record(Fields::default(), deserializer)?;
+        let manifest = Manifest {
+            component_name: required(fields.component_name, "component_name")?,
+            prefix: required(fields.prefix, "prefix")?,
+            kpack_files: required(fields.files, "kpack_files")?,
+            install_hint: fields.install_hint,
         };
-        Ok((reader.required(version, "format_version")?, manifest))
+        Ok(Self(required(fields.version, "format_version")?, manifest))
+    }
+}
+
+#[derive(Default)]
+struct Fields {
+    version: Option<u32>,
+    component_name: Option<String>,
+    prefix: Option<String>,
+    files: Option<BTreeMap<String, KpackFile>>,
+    install_hint: Option<String>,
+}
+
+impl<'de> Record<'de> for Fields {
+    const KEYS: &'static [&'static str] =
+        &["format_version", "component_name", "prefix", "kpack_files", "install_hint"];
+
+    fn value<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
+        match key {
+            "format_version" => field(&mut self.version, key, number(), map),
+            "component_name" => field(&mut self.component_name, key, Text, map),
+            "prefix" => field(&mut self.prefix, key, Text, map),
+            "kpack_files" => field(&mut self.files, key, MapOf(usize::MAX, File), map),
+            _ => field(&mut self.install_hint, key, Text, map),
+        }
+    }
+}
+
+/// An archive in a manifest.
+#[derive(Clone, Copy)]
+struct File;
+
+impl<'de> DeserializeSeed<'de> for File {
+    type Value = KpackFile;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<KpackFile, D::Error> {
+        let fields = wire::record(FileFields::default(), deserializer)?;
+        Ok(KpackFile {
+            architecture: required(fields.architecture, "architecture")?,
+            filename: required(fields.filename, "filename")?,
+            size: required(fields.size, "size")?,
+            kernel_count: required(fields.kernel_count, "kernel_count")?,
+            checksum: fields.checksum,
+        })
+    }
+}
+
+#[derive(Default)]
+struct FileFields {
+    architecture: Option<String>,
+    filename: Option<String>,
+    size: Option<u64>,
+    kernel_count: Option<u64>,
+    checksum: Option<Blake3>,
+}
+
+impl<'de> Record<'de> for FileFields {
+    const KEYS: &'static [&'static str] =
+        &["architecture", "filename", "size", "kernel_count", "blake3"];
+
+    fn value<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
+        match key {
+            "architecture" => field(&mut self.architecture, key, Text, map),
+            "filename" => field(&mut self.filename, key, Text, map),
+            "size" => field(&mut self.size, key, number(), map),
+            "kernel_count" => field(&mut self.kernel_count, key, number(), map),
+            _ => field(&mut self.checksum, key, Digest, map),
+        }
     }
 }

@@ -78,7 +78,6 @@ impl<'a> Input<'a> {
     }
 
     /// Fails if anything follows the value; `what` names the value in the message.
-    #[allow(dead_code)]
     pub(crate) fn expect_end(&self, what: &str) -> Result<(), MessagePackError> {
         let offset = self.offset();
         match self.bytes.len() - offset {
