@@ -10,7 +10,7 @@ use serde::ser::{Serialize, SerializeMap, Serializer};
 use crate::Blake3;
 use crate::names::{GFXARCH, in_package_name};
 use crate::target_id::owner_of;
-use crate::wire::{self, Bytes, Digest, Input, MapOf, Record, Text, field, number, required};
+use crate::wire::{self, Bytes, Digest, Input, MapOf, Record, TEXT, field, number, required};
 
 /// The version of the format.
 const FORMAT_VERSION: u32 = 1;
@@ -196,10 +196,10 @@ impl<'de> Record<'de> for Fields {
     fn value<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
         match key {
             "format_version" => field(&mut self.version, key, number(), map),
-            "component_name" => field(&mut self.component_name, key, Text, map),
-            "prefix" => field(&mut self.prefix, key, Text, map),
+            "component_name" => field(&mut self.component_name, key, TEXT, map),
+            "prefix" => field(&mut self.prefix, key, TEXT, map),
             "kpack_files" => field(&mut self.files, key, MapOf(usize::MAX, File), map),
-            _ => field(&mut self.install_hint, key, Text, map),
+            _ => field(&mut self.install_hint, key, TEXT, map),
         }
     }
 }
@@ -238,8 +238,8 @@ impl<'de> Record<'de> for FileFields {
 
     fn value<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
         match key {
-            "architecture" => field(&mut self.architecture, key, Text, map),
-            "filename" => field(&mut self.filename, key, Text, map),
+            "architecture" => field(&mut self.architecture, key, TEXT, map),
+            "filename" => field(&mut self.filename, key, TEXT, map),
             "size" => field(&mut self.size, key, number(), map),
             "kernel_count" => field(&mut self.kernel_count, key, number(), map),
             _ => field(&mut self.checksum, key, Digest, map),

@@ -268,7 +268,7 @@ impl<'de> Record<'de> for Fields {
             "kpack_search_paths" => {
                 field(&mut self.paths, key, ListOf(MAX_SEARCH_PATHS, TextOrOther), map)
             }
-            "kernel_name" => field(&mut self.kernel_name, key, wire::Text, map),
+            "kernel_name" => field(&mut self.kernel_name, key, wire::TEXT, map),
             "code_blake3" => field(&mut self.code_ids, key, MapOf(usize::MAX, Digest), map),
             _ => field(&mut self.shared_bundles, key, ListOf(usize::MAX, Ranges), map),
         }

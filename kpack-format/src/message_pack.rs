@@ -1,9 +1,5 @@
-//! Reads and writes MessagePack, value by value.
-//!
-//! By hand, since every build script compiles it: `rmp` would bring two more crates and a build script, and
-//! `rmp-serde` a third of the compile time on top (`cargo xtask bench build-dep`).
+//! Reads MessagePack of other formats, value by value.
 
-use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 use std::ops::Range;
 
@@ -105,24 +101,6 @@ impl<'a> Reader<'a> {
         self.value("an integer of its range", |token, _| token.integer())
     }
 
-    /// A byte string of `SIZE` bytes.
-    pub(crate) fn digest<const SIZE: usize>(&mut self) -> Result<[u8; SIZE]> {
-        self.value(format_args!("a digest of {SIZE} bytes"), |token, rest| {
-            match token {
-                Token::Bytes(bytes) => bytes.try_into().ok(),
-                // Some writers have no byte strings.
-                Token::List(size) if size == SIZE as u64 => {
-                    let mut digest = [0; SIZE];
-                    for byte in &mut digest {
-                        *byte = Token::read(rest)?.integer()?;
-                    }
-                    Some(digest)
-                }
-                _ => None,
-            }
-        })
-    }
-
     /// Reads the number of elements of a list. An element can be one byte in the file and many in
     /// memory, so the file's size alone must not determine how much is allocated.
     fn list_size(&mut self, most: usize) -> Result<usize> {
@@ -167,41 +145,6 @@ impl<'a> Reader<'a> {
             value(key, self)?;
         }
         Ok(())
-    }
-
-    /// Reads a map whose values have one type.
-    pub(crate) fn map_of<T>(
-        &mut self,
-        most: usize,
-        mut value: impl FnMut(&mut Self) -> Result<T>,
-    ) -> Result<BTreeMap<String, T>> {
-        let mut map = BTreeMap::new();
-        for _ in 0..self.map_size(most)? {
-            map.insert(self.string()?, value(self)?);
-        }
-        Ok(map)
-    }
-
-    /// Reads the value of `key`, which may appear only once in a map.
-    pub(crate) fn field<T>(
-        &mut self,
-        field: &mut Option<T>,
-        key: &str,
-        read: impl FnOnce(&mut Self) -> Result<T>,
-    ) -> Result<()> {
-        let value = read(self)?;
-        match field.replace(value) {
-            None => Ok(()),
-            Some(_) => self.fail(format!("the key `{key}` appears twice")),
-        }
-    }
-
-    /// The value that [`field`](Self::field) read; fails if the map lacks the key.
-    pub(crate) fn required<T>(&self, field: Option<T>, key: &str) -> Result<T> {
-        match field {
-            Some(value) => Ok(value),
-            None => self.fail(format!("the key `{key}` is missing")),
-        }
     }
 
     /// Reads any value, as its bytes. It counts the values left instead of recursing, so deep
@@ -332,33 +275,6 @@ impl Writer {
         self.head(size as u64, 0x80..0x90, &[(2, 0xde), (4, 0xdf)])
     }
 
-    pub(crate) fn list(&mut self, size: usize) -> &mut Self {
-        self.head(size as u64, 0x90..0xa0, &[(2, 0xdc), (4, 0xdd)])
-    }
-
-    pub(crate) fn text(&mut self, text: &str) -> &mut Self {
-        let wide = [(1, 0xd9), (2, 0xda), (4, 0xdb)];
-        self.head(text.len() as u64, 0xa0..0xc0, &wide);
-        self.value(text.as_bytes())
-    }
-
-    pub(crate) fn integer(&mut self, number: u64) -> &mut Self {
-        let wide = [(1, 0xcc), (2, 0xcd), (4, 0xce), (8, 0xcf)];
-        self.head(number, 0x00..0x80, &wide)
-    }
-
-    /// Writes an encoded value.
-    pub(crate) fn value(&mut self, encoded: &[u8]) -> &mut Self {
-        self.0.extend_from_slice(encoded);
-        self
-    }
-
-    pub(crate) fn bytes(&mut self, bytes: &[u8]) -> &mut Self {
-        let wide = [(1, 0xc4), (2, 0xc5), (4, 0xc6)];
-        self.head(bytes.len() as u64, 0..0, &wide);
-        self.value(bytes)
-    }
-
     /// Writes a number, as one byte if `short` has one for it. Otherwise it follows the byte in `wide` for the
     /// fewest bytes that hold it.
     fn head(&mut self, number: u64, short: Range<u8>, wide: &[(usize, u8)]) -> &mut Self {
@@ -409,76 +325,5 @@ mod tests {
         assert!(Reader::new(b"\xc1").skip().is_err());
         let error = Reader::new(b"\xa1\xff").text().unwrap_err();
         assert_eq!(error.to_string(), "at offset 0x0: a string is not UTF-8");
-    }
-
-    #[test]
-    fn a_wrong_value_is_named_with_its_offset() {
-        let read = |bytes: &[u8]| {
-            let mut number = None;
-            let mut reader = Reader::new(bytes);
-            let read = reader
-                .map(|key, value| value.field(&mut number, key, Reader::integer))
-                .and_then(|()| reader.required::<u32>(number, "a"));
-            read.map_err(|error| error.to_string())
-        };
-        assert_eq!(read(b"\x81\xa1a\xcd\x01\x00"), Ok(256));
-        for (bytes, error) in [
-            (&b"\x91\x01"[..], "at offset 0x0: expected a map, found a list of length 1"),
-            (
-                b"\x81\xa1a\xff",
-                "at offset 0x3: expected an integer of its range, found the integer -1",
-            ),
-            (b"\x81\xa1a\xcd\x01", "at offset 0x3: truncated, or not MessagePack"),
-            (b"\x82\xa1a\x01\xa1a\x01", "at offset 0x7: the key `a` appears twice"),
-            (b"\x80", "at offset 0x1: the key `a` is missing"),
-        ] {
-            assert_eq!(read(bytes).unwrap_err(), error);
-        }
-    }
-
-    #[test]
-    fn a_digest_may_be_a_list_of_numbers() {
-        let digest = |bytes: &[u8]| Reader::new(bytes).digest::<2>().ok();
-        assert_eq!(digest(b"\xc4\x02\x01\xff"), Some([1, 255]));
-        assert_eq!(digest(b"\x92\x01\xcc\xff"), Some([1, 255]));
-        assert_eq!(digest(b"\x92\x01\xcd\x01\x00"), None);
-        assert_eq!(digest(b"\x93\x01\x01\x01"), None);
-    }
-
-    /// Of each form there is a smallest and a largest one.
-    #[test]
-    fn each_form_is_that_of_another_implementation() {
-        let check = |own: &Writer, other: Vec<u8>| {
-            assert_eq!(own.0, other);
-            assert_eq!(Reader::new(&own.0).skip().unwrap(), other);
-        };
-        for bits in [0, 7, 8, 16, 32, 63] {
-            for number in [(1_u64 << bits) - 1, 1 << bits, u64::MAX] {
-                let other = rmp_serde::to_vec(&number).unwrap();
-                check(Writer::default().integer(number), other);
-                let negative = !(number as i64 & i64::MAX);
-                let bytes = rmp_serde::to_vec(&negative).unwrap();
-                assert_eq!(Reader::new(&bytes).integer::<i64>().unwrap(), negative);
-            }
-        }
-        for size in [0, 15, 16, 31, 32, 255, 256, 65535, 65536] {
-            let text = "x".repeat(size);
-            let other = rmp_serde::to_vec(&text).unwrap();
-            check(Writer::default().text(&text), other);
-            let [mut list, mut map, mut bytes] = [(); 3].map(|()| Writer::default());
-            list.list(size);
-            map.map(size);
-            for number in 0..size as u64 {
-                list.integer(number);
-                map.integer(number).value(b"\xc0");
-            }
-            check(&list, rmp_serde::to_vec(&Vec::from_iter(0..size)).unwrap());
-            let entries: BTreeMap<usize, ()> = (0..size).map(|key| (key, ())).collect();
-            check(&map, rmp_serde::to_vec(&entries).unwrap());
-            bytes.bytes(text.as_bytes());
-            let expected = size + [2, 3, 5][usize::from(size > 255) + usize::from(size > 65535)];
-            assert_eq!(bytes.0.len(), expected);
-            assert_eq!(Reader::new(&bytes.0).skip().unwrap(), bytes.0);
-        }
     }
 }

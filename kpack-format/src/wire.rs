@@ -67,6 +67,11 @@ impl<'a> Input<'a> {
         self.offset.get()
     }
 
+    /// The bytes that were read from `start` on.
+    pub(crate) fn since(&self, start: usize) -> &'a [u8] {
+        &self.bytes[start..self.offset()]
+    }
+
     /// Reads a value.
     pub(crate) fn read<S: DeserializeSeed<'a>>(
         &self,
@@ -163,7 +168,7 @@ impl Read for &Input<'_> {
 }
 
 /// The error, about the value of `key`.
-fn within<E: Error>(key: impl Display, error: &E) -> E {
+pub(crate) fn within<E: Error>(key: impl Display, error: &E) -> E {
     let key = key.to_string();
     let key: String = key.escape_debug().take(MAX_KEY).collect();
     E::custom(format_args!("{key}{END_OF_KEY}{error}"))
@@ -171,11 +176,14 @@ fn within<E: Error>(key: impl Display, error: &E) -> E {
 
 /// A map with known keys, read entry by entry.
 pub(crate) trait Record<'de>: Sized {
-    /// Its keys. Others are ignored.
+    /// Its keys. The values of others are skipped.
     const KEYS: &'static [&'static str];
 
     /// Reads the value of one of the keys.
     fn value<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error>;
+
+    /// Another key was there.
+    fn unknown(&mut self) {}
 }
 
 /// Reads a map into `record`.
@@ -193,10 +201,14 @@ pub(crate) fn record<'de, R: Record<'de>, D: Deserializer<'de>>(
         }
 
         fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<R, A::Error> {
-            while let Some(key) = map.next_key_seed(OneOf(R::KEYS))? {
+            let known = TextAs(|text| R::KEYS.iter().copied().find(|key| *key == text));
+            while let Some(key) = map.next_key_seed(known)? {
                 match key {
                     Some(key) => self.0.value(key, &mut map)?,
-                    None => _ = map.next_value::<IgnoredAny>()?,
+                    None => {
+                        map.next_value::<IgnoredAny>()?;
+                        self.0.unknown();
+                    }
                 }
             }
             Ok(self.0)
@@ -225,50 +237,37 @@ pub(crate) fn required<T, E: Error>(field: Option<T>, key: &str) -> Result<T, E>
     field.ok_or_else(|| E::custom(format_args!("the key `{key}` is missing")))
 }
 
-/// A key, if it is one of these.
-struct OneOf(&'static [&'static str]);
+/// A string, and what is made of it. Unlike `String`, this does not take a byte string.
+pub(crate) struct TextAs<T>(pub(crate) fn(&str) -> T);
 
-impl<'de> DeserializeSeed<'de> for OneOf {
-    type Value = Option<&'static str>;
+/// A string.
+pub(crate) const TEXT: TextAs<String> = TextAs(str::to_owned);
 
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+impl<T> Clone for TextAs<T> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<T> Copy for TextAs<T> {}
+
+impl<'de, T> DeserializeSeed<'de> for TextAs<T> {
+    type Value = T;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<T, D::Error> {
         deserializer.deserialize_str(self)
     }
 }
 
-impl Visitor<'_> for OneOf {
-    type Value = Option<&'static str>;
+impl<T> Visitor<'_> for TextAs<T> {
+    type Value = T;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.write_str("a string")
     }
 
-    fn visit_str<E>(self, text: &str) -> Result<Self::Value, E> {
-        Ok(self.0.iter().copied().find(|key| *key == text))
-    }
-}
-
-/// A string. Unlike that of `String`, this does not take a byte string.
-#[derive(Clone, Copy)]
-pub(crate) struct Text;
-
-impl<'de> DeserializeSeed<'de> for Text {
-    type Value = String;
-
-    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<String, D::Error> {
-        deserializer.deserialize_str(self)
-    }
-}
-
-impl Visitor<'_> for Text {
-    type Value = String;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("a string")
-    }
-
-    fn visit_str<E>(self, text: &str) -> Result<String, E> {
-        Ok(text.to_owned())
+    fn visit_str<E>(self, text: &str) -> Result<T, E> {
+        Ok(self.0(text))
     }
 }
 
@@ -484,7 +483,7 @@ impl<'de, S: DeserializeSeed<'de> + Copy> Visitor<'de> for MapOf<S> {
             return Err(Error::invalid_length(size, &self));
         }
         let mut map = BTreeMap::new();
-        while let Some(key) = entries.next_key_seed(Text)? {
+        while let Some(key) = entries.next_key_seed(TEXT)? {
             let value = entries.next_value_seed(self.1).map_err(|error| within(&key, &error))?;
             map.insert(key, value);
         }
@@ -501,7 +500,66 @@ impl Serialize for Bytes<'_> {
     }
 }
 
+/// Writes values one after another.
+pub(crate) type Writer = rmp_serde::Serializer<Vec<u8>>;
+
+/// Whether a value was written. Memory takes any value of the formats.
+pub(crate) type Written = Result<(), rmp_serde::encode::Error>;
+
 /// Writes a value.
 pub(crate) fn write(value: &impl Serialize) -> Vec<u8> {
     rmp_serde::to_vec(value).expect("values of the formats can be written to memory")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_digest_may_be_a_list_of_numbers() {
+        let digest = |bytes: &[u8]| Input::new(bytes).read(Digest::<2>).ok();
+        assert_eq!(digest(b"\xc4\x02\x01\xff"), Some([1, 255]));
+        assert_eq!(digest(b"\x92\x01\xcc\xff"), Some([1, 255]));
+        assert_eq!(digest(b"\x92\x01\xcd\x01\x00"), None);
+        assert_eq!(digest(b"\x93\x01\x01\x01"), None);
+    }
+
+    /// A number or a size of one byte is no value.
+    #[test]
+    fn an_error_has_the_offset_of_its_value() {
+        for (list, offset) in [
+            (&b"\x92\x01\xff"[..], 2),
+            (b"\x92\xcc\x01\xff", 3),
+            (b"\x92\xcc\xc1\xa0", 3),
+            (b"\x92\xcc\x80\xd0\xff", 3),
+            (b"\x91\xd9\x01a", 1),
+            (b"\x91\xc4\x01a", 1),
+            (b"\x91\xdd\x00\x00\x00\x00", 1),
+            (b"\x93\x01\x01", 3),
+            (b"\x91\xcd\x01", 1),
+            (b"\x91\xc1", 1),
+        ] {
+            let error = Input::new(list).read(ListOf(9, number::<u8>())).unwrap_err();
+            assert_eq!(error.offset, offset, "{list:02x?}: {error}");
+        }
+    }
+
+    #[test]
+    fn keys_in_errors_are_escaped_and_cut() {
+        let key = "\0\n".repeat(0x8000);
+        let map = rmp_serde::to_vec(&BTreeMap::from([(key, "x")])).unwrap();
+        let error = Input::new(&map).read(MapOf(1, number::<u8>())).unwrap_err();
+        let key = "\\0\\n".repeat(MAX_KEY / 4);
+        let reason = format!("{key}: expected an integer of its range, found a string");
+        assert_eq!(error.reason.text, reason);
+    }
+
+    #[test]
+    fn deep_nesting_is_an_error() {
+        let nested = |depth: usize| [&b"\x81\xa1x"[..], &vec![0x91; depth], b"\xc0"].concat();
+        let read = |bytes: &[u8]| Input::new(bytes).read(MapOf(1, TextOrOther));
+        read(&nested(MAX_DEPTH - 3)).unwrap();
+        let error = read(&nested(1 << 20)).unwrap_err().to_string();
+        assert!(error.ends_with("depth limit exceeded"), "{error}");
+    }
 }

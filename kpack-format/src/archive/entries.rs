@@ -1,10 +1,17 @@
 //! The entries of a kernel, by target.
 
+use std::collections::BTreeMap;
+use std::fmt;
 use std::ops::Index;
 
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
+use serde::ser::{Serialize, SerializeMap, Serializer};
+
 use crate::TargetId;
-use crate::message_pack::{MessagePackError, Reader, Writer};
 use crate::offload_bundle::EntryId;
+use crate::wire::{
+    self, Input, Record, TEXT, TextAs, TextOrOther, Writer, field, number, required,
+};
 
 /// The type of a code object.
 const HSACO: &str = "hsaco";
@@ -143,69 +150,167 @@ impl<'a> IntoIterator for &'a Targets {
 }
 
 impl Targets {
-    pub(super) fn write(&self, out: &mut Writer) {
-        out.map(self.len());
+    pub(super) fn write(&self, out: &mut Writer) -> wire::Written {
+        out.serialize_map(Some(self.len()))?;
         for (target, entry) in self {
-            let has_metadata = entry.entry_id.is_some() || entry.metadata.is_some();
-            out.text(target).map(3 + usize::from(has_metadata));
-            out.text("type").text(entry.kind.as_deref().unwrap_or(HSACO));
-            out.text("ordinal").integer(entry.ordinal.into());
-            out.text("original_size").integer(entry.original_size);
-            match (&entry.metadata, &entry.entry_id) {
-                (Some(map), _) => _ = out.text("metadata").value(map),
-                (None, Some(id)) => _ = out.text("metadata").map(1).text(ENTRY_ID).text(id),
-                (None, None) => {}
-            }
+            target.serialize(&mut *out)?;
+            entry.write(out)?;
         }
-    }
-
-    pub(super) fn read(reader: &mut Reader<'_>) -> Result<Self, MessagePackError> {
-        let count = reader.map_size(usize::MAX)?;
-        if count == 0 {
-            // The kernel's name would take many times more memory than bytes in the file.
-            return reader.fail("expected a map of at least one code object by target");
-        }
-        let mut entries = Vec::with_capacity(count.min(MAX_CAPACITY));
-        for _ in 0..count {
-            entries.push((reader.string()?, TocEntry::read(reader)?));
-        }
-        entries.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
-        if entries.windows(2).any(|two| two[0].0 == two[1].0) {
-            return reader.fail("a kernel has one target twice");
-        }
-        Ok(Self(entries))
+        Ok(())
     }
 }
 
 impl TocEntry {
-    fn read(reader: &mut Reader<'_>) -> Result<Self, MessagePackError> {
-        let (mut kind, mut ordinal, mut original_size) = (None, None, None);
-        let (mut metadata, mut entry_id, mut has_more) = (None, None, false);
-        reader.map(|key, value| match key {
-            "type" => value.field(&mut kind, key, Reader::text),
-            "ordinal" => value.field(&mut ordinal, key, Reader::integer),
-            "original_size" => value.field(&mut original_size, key, Reader::integer),
-            "metadata" => value.field(&mut metadata, key, |value| {
-                let start = value.clone();
-                value.map(|key, value| match key {
-                    // Another writer's key may have the same name.
-                    ENTRY_ID if value.clone().string().is_ok() => {
-                        value.field(&mut entry_id, key, Reader::string)
-                    }
-                    _ => value.skip().map(|_| has_more = true),
-                })?;
-                start.clone().skip()
-            }),
-            _ => value.skip().map(drop),
-        })?;
-        let stated = original_size.map(|size: u64| size.min(UNKNOWN_SIZE - 1));
-        Ok(Self {
-            ordinal: reader.required(ordinal, "ordinal")?,
+    fn write(&self, out: &mut Writer) -> wire::Written {
+        let has_metadata = self.entry_id.is_some() || self.metadata.is_some();
+        let mut map = out.serialize_map(Some(3 + usize::from(has_metadata)))?;
+        map.serialize_entry("type", self.kind.as_deref().unwrap_or(HSACO))?;
+        map.serialize_entry("ordinal", &self.ordinal)?;
+        map.serialize_entry("original_size", &self.original_size)?;
+        match (&self.metadata, &self.entry_id) {
+            (Some(bytes), _) => {
+                map.serialize_key("metadata")?;
+                map.end()?;
+                // serde has no values that are encoded already.
+                out.get_mut().extend_from_slice(bytes);
+                Ok(())
+            }
+            (None, Some(id)) => {
+                map.serialize_entry("metadata", &BTreeMap::from([(ENTRY_ID, id)]))?;
+                map.end()
+            }
+            (None, None) => map.end(),
+        }
+    }
+}
+
+/// A kernel's entries in a TOC.
+#[derive(Clone, Copy)]
+pub(super) struct TargetsIn<'i, 'a>(pub(super) &'i Input<'a>);
+
+impl<'de> DeserializeSeed<'de> for TargetsIn<'_, '_> {
+    type Value = Targets;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Targets, D::Error> {
+        deserializer.deserialize_map(self)
+    }
+}
+
+impl<'de> Visitor<'de> for TargetsIn<'_, '_> {
+    type Value = Targets;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a map of at least one code object by target")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, mut map: A) -> Result<Targets, A::Error> {
+        let count = map.size_hint().unwrap_or_default();
+        if count == 0 {
+            // The kernel's name would take many times more memory than bytes in the file.
+            return Err(Error::invalid_length(count, &self));
+        }
+        let mut entries = Vec::with_capacity(count.min(MAX_CAPACITY));
+        while let Some(target) = map.next_key_seed(TEXT)? {
+            let entry = map.next_value_seed(EntryIn(self.0));
+            let entry = entry.map_err(|error| wire::within(&target, &error))?;
+            entries.push((target, entry));
+        }
+        entries.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
+        if entries.windows(2).any(|two| two[0].0 == two[1].0) {
+            return Err(Error::custom("a kernel has one target twice"));
+        }
+        Ok(Targets(entries))
+    }
+}
+
+/// An entry in a TOC.
+struct EntryIn<'i, 'a>(&'i Input<'a>);
+
+impl<'de> DeserializeSeed<'de> for EntryIn<'_, '_> {
+    type Value = TocEntry;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<TocEntry, D::Error> {
+        let fields = EntryFields {
+            input: self.0,
+            kind: None,
+            ordinal: None,
+            original_size: None,
+            metadata: None,
+        };
+        let fields = wire::record(fields, deserializer)?;
+        let stated = fields.original_size.map(|size| size.min(UNKNOWN_SIZE - 1));
+        let (entry_id, metadata) = fields.metadata.unwrap_or_default();
+        Ok(TocEntry {
+            ordinal: required(fields.ordinal, "ordinal")?,
             original_size: stated.unwrap_or(UNKNOWN_SIZE),
             lacks_size: stated.is_none(),
-            entry_id: entry_id.map(String::into_boxed_str),
-            kind: kind.filter(|kind| *kind != HSACO).map(Box::from),
-            metadata: metadata.filter(|_| has_more).map(Box::from),
+            entry_id,
+            kind: fields.kind.flatten(),
+            metadata,
         })
+    }
+}
+
+/// An entry while it is read.
+struct EntryFields<'i, 'a> {
+    input: &'i Input<'a>,
+    /// If it is not `hsaco`.
+    kind: Option<Option<Box<str>>>,
+    ordinal: Option<u32>,
+    original_size: Option<u64>,
+    metadata: Option<Metadata>,
+}
+
+/// An entry's ID and bytes of its metadata.
+type Metadata = (Option<Box<str>>, Option<Box<[u8]>>);
+
+impl<'de> Record<'de> for EntryFields<'_, '_> {
+    const KEYS: &'static [&'static str] = &["type", "ordinal", "original_size", "metadata"];
+
+    fn value<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
+        match key {
+            "type" => {
+                let kind = TextAs(|kind| (kind != HSACO).then(|| kind.into()));
+                field(&mut self.kind, key, kind, map)
+            }
+            "ordinal" => field(&mut self.ordinal, key, number(), map),
+            "original_size" => field(&mut self.original_size, key, number(), map),
+            _ => field(&mut self.metadata, key, MetadataIn(self.input), map),
+        }
+    }
+}
+
+struct MetadataIn<'i, 'a>(&'i Input<'a>);
+
+impl<'de> DeserializeSeed<'de> for MetadataIn<'_, '_> {
+    type Value = Metadata;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Metadata, D::Error> {
+        let start = self.0.offset();
+        let MetadataFields { entry_id, has_more } =
+            wire::record(MetadataFields::default(), deserializer)?;
+        let bytes = has_more.then(|| Box::from(self.0.since(start)));
+        Ok((entry_id.flatten().map(String::into_boxed_str), bytes))
+    }
+}
+
+#[derive(Default)]
+struct MetadataFields {
+    entry_id: Option<Option<String>>,
+    has_more: bool,
+}
+
+impl<'de> Record<'de> for MetadataFields {
+    const KEYS: &'static [&'static str] = &[ENTRY_ID];
+
+    fn value<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
+        field(&mut self.entry_id, key, TextOrOther, map)?;
+        // Another writer's key may have the same name.
+        self.has_more |= self.entry_id == Some(None);
+        Ok(())
+    }
+
+    fn unknown(&mut self) {
+        self.has_more = true;
     }
 }

@@ -2,12 +2,18 @@
 
 use std::collections::BTreeMap;
 
+use serde::de::{DeserializeSeed, Deserializer, MapAccess};
+use serde::ser::{Serialize, SerializeMap, Serializer};
+
+use super::entries::TargetsIn;
 use super::error::malformed;
 use super::limits::{MAX_FRAMES, MAX_KERNELS, MAX_TARGETS};
 use super::{ArchiveError, Targets, TocEntry};
 use crate::code_id::index_in;
 use crate::digest::hex;
-use crate::message_pack::{MessagePackError, Reader, Writer};
+use crate::wire::{
+    self, Bytes, Digest, Input, ListOf, MapOf, Record, TEXT, Writer, field, number, required,
+};
 use crate::{Blake3, CodeId, Reason, code_id};
 
 /// The version of the format, in the header and in the TOC.
@@ -68,34 +74,9 @@ pub(super) enum Storage {
     Frames { offset: u64, size: u64, frame_offsets: Option<Vec<u64>> },
 }
 
-impl Storage {
-    fn write(&self, out: &mut Writer) {
-        match self {
-            Self::Blobs(blobs) => {
-                out.text("blobs").list(blobs.len());
-                for (offset, size) in blobs {
-                    out.map(2).text("offset").integer(*offset);
-                    out.text("size").integer(*size);
-                }
-            }
-            Self::Frames { offset, size, frame_offsets } => {
-                out.text("zstd_offset").integer(*offset);
-                out.text("zstd_size").integer(*size);
-                if let Some(offsets) = frame_offsets {
-                    out.text("frame_offsets").list(offsets.len());
-                    for offset in offsets {
-                        out.integer(*offset);
-                    }
-                }
-            }
-        }
-    }
-}
-
-/// The TOC as stored. Other writers may leave out anything that is not needed to find a code
-/// object.
-#[derive(Default)]
-struct Wire {
+/// The TOC while it is read. Other writers may leave out anything that is not needed to find a code object.
+struct Fields<'i, 'a> {
+    input: &'i Input<'a>,
     format_version: Option<u32>,
     group_name: Option<String>,
     gfx_arch_family: Option<String>,
@@ -106,48 +87,157 @@ struct Wire {
     zstd_size: Option<u64>,
     frame_offsets: Option<Vec<u64>>,
     checksums: Option<Vec<Blake3>>,
-    toc: BTreeMap<String, Targets>,
+    kernels: Option<BTreeMap<String, Targets>>,
 }
 
-impl Wire {
-    fn read(reader: &mut Reader<'_>) -> Result<Self, MessagePackError> {
-        let mut wire = Self::default();
-        let mut kernels = None;
-        reader.map(|key, value| match key {
-            "format_version" => value.field(&mut wire.format_version, key, Reader::integer),
-            "group_name" => value.field(&mut wire.group_name, key, Reader::string),
-            "gfx_arch_family" => value.field(&mut wire.gfx_arch_family, key, Reader::string),
-            "gfx_arches" => value
-                .field(&mut wire.gfx_arches, key, |value| value.list(MAX_TARGETS, Reader::string)),
-            "compression_scheme" => value.field(&mut wire.compression_scheme, key, Reader::string),
-            "blobs" => value.field(&mut wire.blobs, key, |value| value.list(MAX_FRAMES, blob)),
-            "zstd_offset" => value.field(&mut wire.zstd_offset, key, Reader::integer),
-            "zstd_size" => value.field(&mut wire.zstd_size, key, Reader::integer),
-            "frame_offsets" => value.field(&mut wire.frame_offsets, key, |value| {
-                value.list(MAX_FRAMES, Reader::integer)
-            }),
-            "blake3" => value
-                .field(&mut wire.checksums, key, |value| value.list(MAX_FRAMES, Reader::digest)),
-            "toc" => {
-                value.field(&mut kernels, key, |value| value.map_of(MAX_KERNELS, Targets::read))
+impl<'de> Record<'de> for Fields<'_, '_> {
+    const KEYS: &'static [&'static str] = &[
+        "format_version",
+        "group_name",
+        "gfx_arch_family",
+        "gfx_arches",
+        "compression_scheme",
+        "blobs",
+        "zstd_offset",
+        "zstd_size",
+        "frame_offsets",
+        "blake3",
+        "toc",
+    ];
+
+    fn value<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
+        match key {
+            "format_version" => field(&mut self.format_version, key, number(), map),
+            "group_name" => field(&mut self.group_name, key, TEXT, map),
+            "gfx_arch_family" => field(&mut self.gfx_arch_family, key, TEXT, map),
+            "gfx_arches" => field(&mut self.gfx_arches, key, ListOf(MAX_TARGETS, TEXT), map),
+            "compression_scheme" => field(&mut self.compression_scheme, key, TEXT, map),
+            "blobs" => field(&mut self.blobs, key, ListOf(MAX_FRAMES, Blob), map),
+            "zstd_offset" => field(&mut self.zstd_offset, key, number(), map),
+            "zstd_size" => field(&mut self.zstd_size, key, number(), map),
+            "frame_offsets" => {
+                field(&mut self.frame_offsets, key, ListOf(MAX_FRAMES, number()), map)
             }
-            _ => value.skip().map(drop),
-        })?;
-        wire.toc = reader.required(kernels, "toc")?;
-        Ok(wire)
+            "blake3" => field(&mut self.checksums, key, ListOf(MAX_FRAMES, Digest), map),
+            _ => field(&mut self.kernels, key, MapOf(MAX_KERNELS, TargetsIn(self.input)), map),
+        }
+    }
+}
+
+impl<'i, 'a> Fields<'i, 'a> {
+    fn new(input: &'i Input<'a>) -> Self {
+        Self {
+            input,
+            format_version: None,
+            group_name: None,
+            gfx_arch_family: None,
+            gfx_arches: None,
+            compression_scheme: None,
+            blobs: None,
+            zstd_offset: None,
+            zstd_size: None,
+            frame_offsets: None,
+            checksums: None,
+            kernels: None,
+        }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Fields<'_, '_> {
+    type Value = Self;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self, D::Error> {
+        let fields = wire::record(self, deserializer)?;
+        let kernels = required(fields.kernels, "toc")?;
+        Ok(Self { kernels: Some(kernels), ..fields })
     }
 }
 
 /// Offset and size of a stored code object.
-fn blob(reader: &mut Reader<'_>) -> Result<(u64, u64), MessagePackError> {
-    let (mut offset, mut size) = (None, None);
-    reader.map(|key, value| match key {
-        "offset" => value.field(&mut offset, key, Reader::integer),
-        "size" => value.field(&mut size, key, Reader::integer),
-        _ => value.skip().map(drop),
-    })?;
-    let offset = reader.required(offset, "offset")?;
-    Ok((offset, reader.required(size, "size")?))
+#[derive(Clone, Copy)]
+struct Blob;
+
+#[derive(Default)]
+struct BlobFields {
+    offset: Option<u64>,
+    size: Option<u64>,
+}
+
+impl<'de> Record<'de> for BlobFields {
+    const KEYS: &'static [&'static str] = &["offset", "size"];
+
+    fn value<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
+        match key {
+            "offset" => field(&mut self.offset, key, number(), map),
+            _ => field(&mut self.size, key, number(), map),
+        }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Blob {
+    type Value = (u64, u64);
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(u64, u64), D::Error> {
+        let BlobFields { offset, size } = wire::record(BlobFields::default(), deserializer)?;
+        Ok((required(offset, "offset")?, required(size, "size")?))
+    }
+}
+
+/// A TOC as a map, up to the key of its kernels.
+struct Head<'a>(&'a Toc, &'a Storage);
+
+impl Serialize for Head<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let Self(toc, storage) = self;
+        let of_storage = match storage {
+            Storage::Blobs(_) => 1,
+            Storage::Frames { frame_offsets, .. } => 2 + usize::from(frame_offsets.is_some()),
+        };
+        let count = 6 + of_storage + usize::from(toc.checksums.is_some());
+        let mut map = serializer.serialize_map(Some(count))?;
+        map.serialize_entry("format_version", &FORMAT_VERSION)?;
+        map.serialize_entry("group_name", &toc.group_name)?;
+        map.serialize_entry("gfx_arch_family", &toc.gfx_arch_family)?;
+        map.serialize_entry("gfx_arches", &toc.gfx_arches)?;
+        map.serialize_entry("compression_scheme", toc.scheme.as_str())?;
+        match storage {
+            Storage::Blobs(blobs) => map.serialize_entry("blobs", &List(blobs, BlobOut))?,
+            Storage::Frames { offset, size, frame_offsets } => {
+                map.serialize_entry("zstd_offset", offset)?;
+                map.serialize_entry("zstd_size", size)?;
+                if let Some(offsets) = frame_offsets {
+                    map.serialize_entry("frame_offsets", offsets)?;
+                }
+            }
+        }
+        if let Some(checksums) = &toc.checksums {
+            map.serialize_entry("blake3", &List(checksums, |checksum| Bytes(checksum)))?;
+        }
+        map.serialize_key("toc")?;
+        map.end()
+    }
+}
+
+/// A list, and what each of its elements is written as.
+struct List<'a, T, W>(&'a [T], fn(&'a T) -> W);
+
+impl<T, W: Serialize> Serialize for List<'_, T, W> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        serializer.collect_seq(self.0.iter().map(self.1))
+    }
+}
+
+/// A code object's place as a map.
+struct BlobOut<'a>(&'a (u64, u64));
+
+impl Serialize for BlobOut<'_> {
+    fn serialize<S: Serializer>(&self, serializer: S) -> Result<S::Ok, S::Error> {
+        let (offset, size) = self.0;
+        let mut map = serializer.serialize_map(Some(2))?;
+        map.serialize_entry("offset", offset)?;
+        map.serialize_entry("size", size)?;
+        map.end()
+    }
 }
 
 impl Toc {
@@ -224,43 +314,27 @@ impl Toc {
     }
 
     pub(super) fn to_bytes(&self, storage: &Storage) -> Vec<u8> {
-        let mut out = Writer::default();
-        let of_storage = match storage {
-            Storage::Blobs(_) => 1,
-            Storage::Frames { frame_offsets, .. } => 2 + usize::from(frame_offsets.is_some()),
-        };
-        out.map(6 + of_storage + usize::from(self.checksums.is_some()));
-        out.text("format_version").integer(FORMAT_VERSION.into());
-        out.text("group_name").text(&self.group_name);
-        out.text("gfx_arch_family").text(&self.gfx_arch_family);
-        out.text("gfx_arches").list(self.gfx_arches.len());
-        for target in &self.gfx_arches {
-            out.text(target);
-        }
-        out.text("compression_scheme").text(self.scheme.as_str());
-        storage.write(&mut out);
-        if let Some(checksums) = &self.checksums {
-            out.text("blake3").list(checksums.len());
-            for checksum in checksums {
-                out.bytes(checksum);
-            }
-        }
-        out.text("toc").map(self.kernels.len());
-        for (kernel, targets) in &self.kernels {
-            targets.write(out.text(kernel));
-        }
-        out.0
+        let mut out = Writer::new(Vec::new());
+        let written = Head(self, storage).serialize(&mut out).and_then(|()| {
+            (&mut out).serialize_map(Some(self.kernels.len()))?;
+            self.kernels.iter().try_for_each(|(kernel, targets)| {
+                kernel.serialize(&mut out)?;
+                targets.write(&mut out)
+            })
+        });
+        written.expect("a TOC can be written to memory");
+        out.into_inner()
     }
 
     /// Reads the TOC that fills `bytes`, which are at `offset` of the file.
     pub(super) fn read(bytes: &[u8], offset: u64) -> Result<(Self, Storage), ArchiveError> {
         let malformed = |reason: String| ArchiveError::Malformed { offset, reason: reason.into() };
-        let mut reader = Reader::new(bytes);
-        let wire = Wire::read(&mut reader).map_err(|error| ArchiveError::Toc {
+        let input = Input::new(bytes);
+        let wire = input.read(Fields::new(&input)).map_err(|error| ArchiveError::Toc {
             offset: offset + error.offset as u64,
             reason: error.reason,
         })?;
-        let size = reader.offset();
+        let size = input.offset();
         if size != bytes.len() {
             return Err(malformed(format!(
                 "the TOC ends after {size} bytes, but the file has {} more",
@@ -298,7 +372,7 @@ impl Toc {
             gfx_arch_family: wire.gfx_arch_family.unwrap_or_default(),
             gfx_arches: wire.gfx_arches.unwrap_or_default(),
             scheme,
-            kernels: wire.toc,
+            kernels: wire.kernels.unwrap_or_default(),
             checksums: wire.checksums,
         };
         Ok((toc, storage))
