@@ -48,7 +48,6 @@ pub mod finding;
 mod generic;
 pub mod manifest;
 pub mod marker;
-mod message_pack;
 pub mod names;
 pub mod offload_binary;
 pub mod offload_bundle;

@@ -2,10 +2,9 @@
 
 use std::collections::BTreeMap;
 use std::fmt;
-use std::marker::PhantomData;
 use std::ops::Range;
 
-use serde::de::{Deserialize, DeserializeSeed, Deserializer, Error, MapAccess};
+use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
 use crate::CodeId;
@@ -188,10 +187,10 @@ impl Marker {
     pub fn read(bytes: &[u8]) -> Result<(Self, usize), MarkerError> {
         let bytes = &bytes[..bytes.len().min(MAX_SIZE)];
         match bytes.first() {
-            Some(0x80..=0x8f | 0xde | 0xdf) => {
+            Some(first) if wire::begins_map(*first) => {
                 let input = Input::new(bytes);
-                let read = input.read(PhantomData);
-                let Map(marker) = read.map_err(|error| MarkerError(error.to_string()))?;
+                let marker = input.read(Fields::new(&input));
+                let marker = marker.map_err(|error| MarkerError(error.to_string()))?;
                 if marker.kpack_search_paths.is_empty() {
                     return Err(MarkerError("no search paths".to_owned()));
                 }
@@ -234,24 +233,9 @@ impl Serialize for Wire<'_> {
     }
 }
 
-/// A marker, read from a map.
-struct Map(Marker);
-
-impl<'de> Deserialize<'de> for Map {
-    fn deserialize<D: Deserializer<'de>>(deserializer: D) -> Result<Self, D::Error> {
-        let fields = wire::record(Fields::default(), deserializer)?;
-        let paths = required(fields.paths, "kpack_search_paths")?;
-        Ok(Self(Marker {
-            kernel_name: Some(required(fields.kernel_name, "kernel_name")?),
-            kpack_search_paths: paths.into_iter().flatten().collect(),
-            code_ids: fields.code_ids.unwrap_or_default(),
-            shared_bundles: fields.shared_bundles.unwrap_or_default(),
-        }))
-    }
-}
-
-#[derive(Default)]
-struct Fields {
+/// A marker while it is read from a map.
+struct Fields<'i, 'a> {
+    input: &'i Input<'a>,
     /// `None` for an element that is no string, which is skipped, as other readers do.
     paths: Option<Vec<Option<String>>>,
     kernel_name: Option<String>,
@@ -259,19 +243,58 @@ struct Fields {
     shared_bundles: Option<Vec<Vec<Range<u32>>>>,
 }
 
-impl<'de> Record<'de> for Fields {
+impl<'i, 'a> Fields<'i, 'a> {
+    fn new(input: &'i Input<'a>) -> Self {
+        Self { input, paths: None, kernel_name: None, code_ids: None, shared_bundles: None }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Fields<'_, '_> {
+    type Value = Marker;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Marker, D::Error> {
+        let fields = wire::record(self, deserializer)?;
+        let paths = required(fields.paths, "kpack_search_paths")?;
+        Ok(Marker {
+            kernel_name: Some(required(fields.kernel_name, "kernel_name")?),
+            kpack_search_paths: paths.into_iter().flatten().collect(),
+            code_ids: fields.code_ids.unwrap_or_default(),
+            shared_bundles: fields.shared_bundles.unwrap_or_default(),
+        })
+    }
+}
+
+impl<'de> Record<'de> for Fields<'_, '_> {
     const KEYS: &'static [&'static str] =
         &["kpack_search_paths", "kernel_name", "code_blake3", "shared_bundles"];
 
     fn value<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
         match key {
             "kpack_search_paths" => {
-                field(&mut self.paths, key, ListOf(MAX_SEARCH_PATHS, TextOrOther), map)
+                field(&mut self.paths, key, ListOf(MAX_SEARCH_PATHS, PathIn(self.input)), map)
             }
             "kernel_name" => field(&mut self.kernel_name, key, wire::TEXT, map),
             "code_blake3" => field(&mut self.code_ids, key, MapOf(usize::MAX, Digest), map),
             _ => field(&mut self.shared_bundles, key, ListOf(usize::MAX, Ranges), map),
         }
+    }
+}
+
+/// A search path, or `None` for a value of another type.
+#[derive(Clone, Copy)]
+struct PathIn<'i, 'a>(&'i Input<'a>);
+
+impl<'de> DeserializeSeed<'de> for PathIn<'_, '_> {
+    type Value = Option<String>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        let start = self.0.offset();
+        let path = TextOrOther.deserialize(deserializer)?;
+        // `rmp_serde` passes such a string on as bytes.
+        if path.is_none() && matches!(self.0.bytes()[start], 0xa0..=0xbf | 0xd9..=0xdb) {
+            return Err(Error::custom("a string is not UTF-8"));
+        }
+        Ok(path)
     }
 }
 

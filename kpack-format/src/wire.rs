@@ -10,6 +10,7 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 use std::io::{self, Read};
 use std::marker::PhantomData;
+use std::str;
 
 use rmp_serde::decode;
 use serde::de::{
@@ -62,6 +63,11 @@ impl<'a> Input<'a> {
         Self { bytes, offset: zero.clone(), value: zero, is_damaged: Cell::new(false) }
     }
 
+    /// All bytes.
+    pub(crate) fn bytes(&self) -> &'a [u8] {
+        self.bytes
+    }
+
     /// How many bytes were read.
     pub(crate) fn offset(&self) -> usize {
         self.offset.get()
@@ -77,8 +83,17 @@ impl<'a> Input<'a> {
         &self,
         seed: S,
     ) -> Result<S::Value, MessagePackError> {
+        self.read_nested(seed, MAX_DEPTH)
+    }
+
+    /// Reads a value in which others are nested no deeper than this.
+    pub(crate) fn read_nested<S: DeserializeSeed<'a>>(
+        &self,
+        seed: S,
+        depth: usize,
+    ) -> Result<S::Value, MessagePackError> {
         let mut decoder = rmp_serde::Deserializer::new(self);
-        decoder.set_max_depth(MAX_DEPTH);
+        decoder.set_max_depth(depth);
         seed.deserialize(&mut decoder).map_err(|error| self.error(&error))
     }
 
@@ -165,6 +180,11 @@ impl Read for &Input<'_> {
         }
         Ok(())
     }
+}
+
+/// Whether a value that begins with this byte is a map.
+pub(crate) fn begins_map(first: u8) -> bool {
+    matches!(first, 0x80..=0x8f | 0xde | 0xdf)
 }
 
 /// The error, about the value of `key`.
@@ -268,6 +288,20 @@ impl<T> Visitor<'_> for TextAs<T> {
 
     fn visit_str<E>(self, text: &str) -> Result<T, E> {
         Ok(self.0(text))
+    }
+}
+
+/// A string, as a part of the input.
+#[derive(Clone, Copy)]
+pub(crate) struct TextIn<'i, 'a>(pub(crate) &'i Input<'a>);
+
+impl<'de, 'a> DeserializeSeed<'de> for TextIn<'_, 'a> {
+    type Value = &'a str;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<&'a str, D::Error> {
+        let size = TextAs(str::len).deserialize(deserializer)?;
+        let text = self.0.since(self.0.offset() - size);
+        str::from_utf8(text).map_err(Error::custom)
     }
 }
 

@@ -7,8 +7,10 @@ use object::LittleEndian as LE;
 use object::elf;
 use object::pod;
 
+use serde::de::{DeserializeSeed, Deserializer, MapAccess};
+
 use crate::little_endian;
-use crate::message_pack::{MessagePackError, Reader};
+use crate::wire::{self, Input, ListOf, MessagePackError, Record, TextIn};
 
 /// The type of the note with metadata, and its owner.
 const METADATA: u64 = 32;
@@ -58,21 +60,55 @@ fn part(bytes: &[u8], start: u64, size: u64) -> Option<&[u8]> {
 }
 
 fn names_in(metadata: &[u8]) -> Result<BTreeSet<&str>, MessagePackError> {
-    let mut names = BTreeSet::new();
-    Reader::new(metadata).map(|key, value| {
-        if key != "amdhsa.kernels" {
-            return value.skip().map(drop);
-        }
-        let kernels = value.list(usize::MAX, |kernel| {
-            kernel.map(|key, value| {
-                match key {
-                    ".name" => drop(names.insert(value.text()?)),
-                    _ => drop(value.skip()?),
-                }
-                Ok(())
-            })
-        });
-        kernels.map(drop)
-    })?;
-    Ok(names)
+    let input = Input::new(metadata);
+    input.read(Metadata { input: &input, kernels: Vec::new() })
+}
+
+/// A code object's metadata.
+struct Metadata<'i, 'a> {
+    input: &'i Input<'a>,
+    kernels: Vec<Option<&'a str>>,
+}
+
+impl<'de> Record<'de> for Metadata<'_, '_> {
+    const KEYS: &'static [&'static str] = &["amdhsa.kernels"];
+
+    fn value<A: MapAccess<'de>>(&mut self, _: &str, map: &mut A) -> Result<(), A::Error> {
+        self.kernels.extend(map.next_value_seed(ListOf(usize::MAX, Kernel(self.input)))?);
+        Ok(())
+    }
+}
+
+impl<'de, 'a> DeserializeSeed<'de> for Metadata<'_, 'a> {
+    type Value = BTreeSet<&'a str>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        let read = wire::record(self, deserializer)?;
+        Ok(read.kernels.into_iter().flatten().collect())
+    }
+}
+
+/// The name of a kernel.
+#[derive(Clone, Copy)]
+struct Kernel<'i, 'a>(&'i Input<'a>);
+
+impl<'de, 'a> DeserializeSeed<'de> for Kernel<'_, 'a> {
+    type Value = Option<&'a str>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        wire::record(KernelFields { input: self.0, name: None }, deserializer).map(|read| read.name)
+    }
+}
+
+struct KernelFields<'i, 'a> {
+    input: &'i Input<'a>,
+    name: Option<&'a str>,
+}
+
+impl<'de> Record<'de> for KernelFields<'_, '_> {
+    const KEYS: &'static [&'static str] = &[".name"];
+
+    fn value<A: MapAccess<'de>>(&mut self, key: &str, map: &mut A) -> Result<(), A::Error> {
+        wire::field(&mut self.name, key, TextIn(self.input), map)
+    }
 }

@@ -6,16 +6,16 @@
 
 use std::collections::BTreeSet;
 use std::fmt;
+use std::ops::Range;
+use std::str;
+
+use serde::de::{DeserializeSeed, Deserializer, IgnoredAny, MapAccess, SeqAccess, Visitor};
 
 use crate::TargetId;
-use crate::message_pack::{Kind, MessagePackError, Reader};
+use crate::wire::{self, Input, MessagePackError};
 
 /// Maximum nesting depth; decision trees are nested.
 const MAX_DEPTH: usize = 512;
-
-/// The bytes of truth values.
-const TRUE: u8 = 0xc3;
-const FALSE: u8 = 0xc2;
 
 /// The content of a library file.
 #[derive(Debug, Clone, Default, PartialEq, Eq)]
@@ -50,7 +50,7 @@ impl std::error::Error for LibraryError {}
 impl Library {
     /// Whether a file whose first byte is `first` may be one: a MessagePack map.
     pub fn begins_with(first: u8) -> bool {
-        Reader::new(&[first]).kind() == Kind::Map
+        wire::begins_map(first)
     }
 
     /// Reads a file that fills `bytes`.
@@ -86,62 +86,14 @@ struct Scan {
 
 impl Scan {
     fn file(&mut self, bytes: &[u8]) -> Result<(), MessagePackError> {
-        let mut reader = Reader::new(bytes);
-        if reader.kind() != Kind::Map {
-            return reader.fail("it does not start with a map");
+        let input = Input::new(bytes);
+        if !bytes.first().is_some_and(|first| wire::begins_map(*first)) {
+            let reason = "it does not start with a map".into();
+            return Err(MessagePackError { offset: 0, reason });
         }
-        self.value(&mut reader, false, MAX_DEPTH)?;
-        reader.expect_end("map")
-    }
-
-    /// Walks a value, which names a code object if its key says so. Returns it if it is a text.
-    fn value<'a>(
-        &mut self,
-        value: &mut Reader<'a>,
-        names_code_object: bool,
-        depth: usize,
-    ) -> Result<Option<&'a str>, MessagePackError> {
-        let Some(inner) = depth.checked_sub(1) else {
-            return value.fail(format!("the depth limit of {MAX_DEPTH} is exceeded"));
-        };
-        match value.kind() {
-            Kind::Map => {
-                let (mut kind, mut named) = (None, None);
-                for _ in 0..value.map_size(usize::MAX)? {
-                    match self.value(value, false, inner)? {
-                        Some("sourceKernel") => match value.skip()? {
-                            [TRUE] => self.library.has_source = true,
-                            [FALSE] => self.library.has_assembly = true,
-                            _ => {}
-                        },
-                        Some("type") => kind = self.value(value, false, inner)?,
-                        Some("value") => named = self.value(value, false, inner)?,
-                        key => {
-                            let key = key.unwrap_or_default();
-                            let is_code = matches!(key, "codeObjectFile" | "codeObjectFilename");
-                            self.value(value, is_code, inner)?;
-                        }
-                    }
-                }
-                if kind == Some("Placeholder") {
-                    self.library.placeholders.extend(named.map(str::to_owned));
-                }
-            }
-            Kind::List => {
-                value.list(usize::MAX, |element| {
-                    self.value(element, names_code_object, inner).map(drop)
-                })?;
-            }
-            Kind::Text => match value.text() {
-                Ok(text) => {
-                    self.text(text, names_code_object);
-                    return Ok(Some(text));
-                }
-                Err(_) => _ = value.skip()?,
-            },
-            Kind::Other => _ = value.skip()?,
-        }
-        Ok(None)
+        let walk = Walk { scan: self, input: &input, names_code_object: false };
+        input.read_nested(walk, MAX_DEPTH)?;
+        input.expect_end("map")
     }
 
     fn text(&mut self, text: &str, names_code_object: bool) {
@@ -155,6 +107,110 @@ impl Scan {
         if (is_file || names_code_object) && !text.is_empty() {
             self.code_objects.insert(text.to_owned());
         }
+    }
+}
+
+/// Walks a value, which names a code object if its key says so.
+struct Walk<'s, 'i, 'a> {
+    scan: &'s mut Scan,
+    input: &'i Input<'a>,
+    names_code_object: bool,
+}
+
+/// A value, as far as it matters to the map that it is in.
+enum Value {
+    /// Where it is in the file.
+    Text(Range<usize>),
+    Bool(bool),
+    Other,
+}
+
+impl<'a> Walk<'_, '_, 'a> {
+    /// For a value inside this one.
+    fn inner(&mut self, names_code_object: bool) -> Walk<'_, '_, 'a> {
+        Walk { scan: self.scan, input: self.input, names_code_object }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for Walk<'_, '_, '_> {
+    type Value = Value;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Value, D::Error> {
+        deserializer.deserialize_any(self)
+    }
+}
+
+impl<'de> Visitor<'de> for Walk<'_, '_, '_> {
+    type Value = Value;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_map<A: MapAccess<'de>>(mut self, mut map: A) -> Result<Value, A::Error> {
+        let (mut is_placeholder, mut named) = (false, None);
+        while let Some(key) = map.next_key_seed(self.inner(false))? {
+            let key = match key {
+                Value::Text(place) => &self.input.bytes()[place],
+                _ => b"",
+            };
+            let is_code = matches!(key, b"codeObjectFile" | b"codeObjectFilename");
+            let value = map.next_value_seed(self.inner(is_code))?;
+            match (key, value) {
+                (b"sourceKernel", Value::Bool(true)) => self.scan.library.has_source = true,
+                (b"sourceKernel", Value::Bool(false)) => self.scan.library.has_assembly = true,
+                (b"type", Value::Text(place)) => {
+                    is_placeholder = &self.input.bytes()[place] == b"Placeholder";
+                }
+                (b"value", Value::Text(place)) => named = Some(place),
+                _ => {}
+            }
+        }
+        let named = named.filter(|_| is_placeholder);
+        let named = named.and_then(|place| str::from_utf8(&self.input.bytes()[place]).ok());
+        self.scan.library.placeholders.extend(named.map(str::to_owned));
+        Ok(Value::Other)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(mut self, mut list: A) -> Result<Value, A::Error> {
+        let is_code = self.names_code_object;
+        while list.next_element_seed(self.inner(is_code))?.is_some() {}
+        Ok(Value::Other)
+    }
+
+    fn visit_str<E>(self, text: &str) -> Result<Value, E> {
+        self.scan.text(text, self.names_code_object);
+        let end = self.input.offset();
+        Ok(Value::Text(end - text.len()..end))
+    }
+
+    fn visit_bool<E>(self, value: bool) -> Result<Value, E> {
+        Ok(Value::Bool(value))
+    }
+
+    fn visit_i64<E>(self, _: i64) -> Result<Value, E> {
+        Ok(Value::Other)
+    }
+
+    fn visit_u64<E>(self, _: u64) -> Result<Value, E> {
+        Ok(Value::Other)
+    }
+
+    fn visit_f64<E>(self, _: f64) -> Result<Value, E> {
+        Ok(Value::Other)
+    }
+
+    fn visit_unit<E>(self) -> Result<Value, E> {
+        Ok(Value::Other)
+    }
+
+    fn visit_bytes<E>(self, _: &[u8]) -> Result<Value, E> {
+        Ok(Value::Other)
+    }
+
+    /// An extension.
+    fn visit_newtype_struct<D: Deserializer<'de>>(self, value: D) -> Result<Value, D::Error> {
+        IgnoredAny.visit_newtype_struct(value).map(|_| Value::Other)
     }
 }
 

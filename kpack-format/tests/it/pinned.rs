@@ -211,6 +211,7 @@ fn damage_is_described() {
     }
     for (old, new) in [
         (&b"\x91\xad../lib/.kpack"[..], &b"\x90"[..]),
+        (b"\x91\xad../lib/.kpack", b"\x92\xa1x\xa1\xff"),
         (b"\x91\xad../lib/.kpack", b"\x81\xa1x\x01"),
         (b"\x91\xad../lib/.kpack", b"\xdd\xff\xff\xff\xff"),
         (b"\xabkernel_name", b"\xabkernel_nam_"),
