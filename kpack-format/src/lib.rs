@@ -4,6 +4,10 @@
 //! [`Read`](std::io::Read) and [`Seek`](std::io::Seek), or a byte slice, and writers take anything that is
 //! [`Write`](std::io::Write).
 //!
+//! Archives' tables of contents, manifests and markers are MessagePack, which `rmp-serde` reads and writes as serde types.
+//! serde's `derive` is not used: it would double the CPU time that these crates add to each build script, and a derived
+//! `Deserialize` takes a list in place of a map. An error about such a file has the offset and the keys of the value.
+//!
 //! No input makes these readers panic, read out of bounds, or allocate more than the input could contain, because
 //! they check each size against the available bytes first.
 

@@ -188,6 +188,8 @@ pub(crate) fn begins_map(first: u8) -> bool {
 }
 
 /// The error, about the value of `key`.
+#[cold]
+#[inline(never)]
 pub(crate) fn within<E: Error>(key: impl Display, error: &E) -> E {
     let key = key.to_string();
     let key: String = key.escape_debug().take(MAX_KEY).collect();
@@ -207,6 +209,7 @@ pub(crate) trait Record<'de>: Sized {
 }
 
 /// Reads a map into `record`.
+#[inline(never)]
 pub(crate) fn record<'de, R: Record<'de>, D: Deserializer<'de>>(
     record: R,
     deserializer: D,
@@ -274,6 +277,7 @@ impl<T> Copy for TextAs<T> {}
 impl<'de, T> DeserializeSeed<'de> for TextAs<T> {
     type Value = T;
 
+    #[inline(never)]
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<T, D::Error> {
         deserializer.deserialize_str(self)
     }
@@ -312,6 +316,7 @@ pub(crate) struct TextOrOther;
 impl<'de> DeserializeSeed<'de> for TextOrOther {
     type Value = Option<String>;
 
+    #[inline(never)]
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
         deserializer.deserialize_any(self)
     }
@@ -385,6 +390,7 @@ impl<T> Copy for Number<T> {}
 impl<'de, T: TryFrom<u64>> DeserializeSeed<'de> for Number<T> {
     type Value = T;
 
+    #[inline(never)]
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<T, D::Error> {
         // `deserialize_u64` would not say what it found.
         let number = deserializer.deserialize_any(AnyNumber)?;
@@ -420,6 +426,7 @@ pub(crate) struct Digest<const SIZE: usize>;
 impl<'de, const SIZE: usize> DeserializeSeed<'de> for Digest<SIZE> {
     type Value = [u8; SIZE];
 
+    #[inline(never)]
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
         deserializer.deserialize_bytes(self)
     }
@@ -457,6 +464,7 @@ pub(crate) struct ListOf<S>(pub(crate) usize, pub(crate) S);
 impl<'de, S: DeserializeSeed<'de> + Copy> DeserializeSeed<'de> for ListOf<S> {
     type Value = Vec<S::Value>;
 
+    #[inline(never)]
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
         // `deserialize_seq` would take a byte string as well.
         deserializer.deserialize_any(self)
@@ -496,6 +504,7 @@ pub(crate) struct MapOf<S>(pub(crate) usize, pub(crate) S);
 impl<'de, S: DeserializeSeed<'de> + Copy> DeserializeSeed<'de> for MapOf<S> {
     type Value = BTreeMap<String, S::Value>;
 
+    #[inline(never)]
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
         deserializer.deserialize_map(self)
     }
