@@ -10,7 +10,7 @@ use std::process::Command;
 use crate::cargo_build::nothing_hidden;
 use crate::command::{Row, command, said, said_by, succeeds, words};
 use crate::fat::targets_of;
-use crate::machine::{machine, new_runtime};
+use crate::machine::{machine, new_runtime, split_files};
 use insta::assert_snapshot;
 use kpack_doctor::SYSTEM_GROUPS;
 use kpack_tests::fixture::{
@@ -97,6 +97,32 @@ fn only_the_code_for_some_gpus() {
     }
     fs::remove_dir_all(tree.path("rocm")).unwrap();
     process::run(&mut Command::new(tree.path("dist/bin/app")));
+}
+
+/// Given a library that is for one GPU by its name, as MIOpen's plugins are, then it is left out for others, with its archives.
+#[test]
+fn plugins_for_other_gpus() {
+    let tree = Tree::new();
+    let plugin = |gpu: &str| format!("rocm/lib/libMIOpenCKGroupedConv_{gpu}.so");
+    for gpu in GPUS {
+        let fat = FatLibrary::new().wrapper(Storage::Plain, [code(gpu, "plugin")]);
+        fat.build(&tree.path(&plugin(gpu))).unwrap();
+        tree.write(&format!("rocm/share/miopen/db/{gpu}.kdb"), "");
+    }
+    split_files(&tree, "rocm", &["lib/libMIOpenCKGroupedConv_gfx942.so"]);
+    library("libMIOpen.so.1").build(&tree.path("rocm/lib/libMIOpen.so.1")).unwrap();
+    let program = FatLibrary::new().kind(Kind::Pie);
+    let program = program.linked_with(tree.path("rocm/lib/libMIOpen.so.1"), "$ORIGIN/../lib");
+    program.build(&tree.path("rocm/bin/app")).unwrap();
+    let staged = |options: &str| {
+        succeeds(&tree, &words(&format!("stage rocm/bin/app --output-dir dist{options}")));
+        let files = files(&tree, "dist/");
+        Vec::from_iter(GPUS.into_iter().filter(|gpu| files.contains(gpu)))
+    };
+    assert_eq!(staged(""), GPUS);
+    assert_eq!(staged(" --arch gfx1100"), ["gfx1100"]);
+    assert!(tree.path("dist/lib/libMIOpenCKGroupedConv_gfx1100.so").exists());
+    assert_eq!(staged(" --arch gfx942"), ["gfx942"]);
 }
 
 /// Given a split library, then its archives and their manifest come along, and with `--arch` only those for the GPUs.

@@ -159,6 +159,10 @@ impl Planner<'_> {
         let mut names = binary.names.iter();
         let Some(name) = names.next() else { return Ok(()) };
         let path = to.join(name);
+        // A library for one target, as MIOpen's plugins are, would be left without any code.
+        if !self.is_wanted(&path) {
+            return Ok(());
+        }
         self.add(path.clone(), Entry::Binary(real.to_owned()))?;
         for other in names {
             self.add(to.join(other), Entry::Link(name.into()))?;
@@ -221,12 +225,16 @@ impl Planner<'_> {
         Err(Error::rejected(ids::OUTSIDE_PREFIX, &binary.path, text))
     }
 
-    /// Adds a file, or what is in a directory, without files for GPUs that are not wanted.
-    fn data(&mut self, from: &Path, at: &Path) -> Result<(), Error> {
-        let is_wanted = |path: &Path| match recognise(&with_slashes(path)) {
+    /// Whether the place of a file in the output does not say that it is for another GPU only.
+    fn is_wanted(&self, at: &Path) -> bool {
+        match recognise(&with_slashes(at)) {
             Some((_, Place::Target(target))) => self.keep.is_none_or(|keep| keep.matches(&target)),
             _ => true,
-        };
+        }
+    }
+
+    /// Adds a file, or what is in a directory, without files for GPUs that are not wanted.
+    fn data(&mut self, from: &Path, at: &Path) -> Result<(), Error> {
         if !from.is_dir() {
             return self.add(at.to_owned(), Entry::Copy(from.to_owned()));
         }
@@ -250,7 +258,7 @@ impl Planner<'_> {
             })?;
             let inside = entry.path().strip_prefix(from).unwrap_or(entry.path());
             let to = at.join(inside);
-            if entry.file_type().is_file() && is_wanted(&to) {
+            if entry.file_type().is_file() && self.is_wanted(&to) {
                 found.push((to, entry.path().to_owned(), entry.path_is_symlink()));
             }
         }
