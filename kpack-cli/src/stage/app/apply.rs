@@ -3,7 +3,8 @@
 use std::collections::BTreeSet;
 use std::ffi::OsStr;
 use std::fs::File;
-use std::io::Write;
+use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
+use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use kpack_artifact::removal;
@@ -95,13 +96,22 @@ impl Writer<'_> {
             // Another attempt may have begun it.
             directory.remove_tree(name)?;
             let failed = |error| Error::io(&shown, "write", error);
+            // Copying reads and writes, and the system does not say which of both failed.
+            let not_copied = |error: io::Error| match error.kind() {
+                FileTooLarge | QuotaExceeded | StorageFull => failed(error),
+                _ => Error::io(from, "copy", error),
+            };
             let output = directory.create(name).map_err(failed)?;
             match trimmed {
-                Some(plan) => plan.write_to(from, &input, &output)?,
+                Some(plan) => {
+                    plan.write_to(from, &input, &output).map_err(|error| match error {
+                        Error::Io { source, .. } => not_copied(source),
+                        error => error,
+                    })?;
+                }
                 None => {
-                    let size = input.metadata().map_err(failed)?.len();
-                    let copied = copy_range(&input, &output, 0..size, 0);
-                    copied.map_err(|error| Error::io(from, "copy", error))?;
+                    let size = input.metadata().map_err(not_copied)?.len();
+                    copy_range(&input, &output, 0..size, 0).map_err(not_copied)?;
                 }
             }
             let mode = input.metadata().map_err(failed)?.mode();
