@@ -10,6 +10,7 @@
 pub mod cli;
 pub mod create;
 pub mod inspect;
+mod module_name;
 pub mod report;
 pub mod stage;
 pub mod trim;

@@ -62,6 +62,14 @@ pub(super) fn trees(paths: &[PathBuf], leftovers: &mut Vec<PathBuf>) -> Result<M
     Ok(tree)
 }
 
+/// Measures an install prefix.
+pub(super) fn tree(tree: &Tree) -> Result<Measured, Error> {
+    let mut measured = Measured::default();
+    measured.prefix(tree, None, &[])?;
+    measured.end_shard();
+    Ok(measured)
+}
+
 /// What has bytes in a prefix.
 fn files(prefix: &Path, databases: &DatabaseSelection) -> Result<Tree, Error> {
     let parsed = Parsed::default();

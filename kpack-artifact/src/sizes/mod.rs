@@ -14,7 +14,8 @@ use kpack_format::{Delivery, TargetId};
 use serde::Serialize;
 
 use kpack_core::{Error, Finding};
-use measure::RowKey;
+use kpack_tree::Tree;
+use measure::{Measured, RowKey};
 
 pub use debug::debug_note;
 
@@ -86,7 +87,19 @@ pub fn measure(after: &[PathBuf], before: &[PathBuf]) -> Result<Sizes, Error> {
     let mut leftovers = Vec::new();
     let split = measure::trees(after, &mut leftovers)?;
     let unsplit = measure::trees(before, &mut leftovers)?;
-    let before_was_measured = !before.is_empty();
+    Ok(Sizes { leftovers, ..sizes(split, unsplit, !before.is_empty()) })
+}
+
+/// Measures an install prefix, of which `tree` lists [what has bytes](kpack_tree::Only::WithBytes).
+///
+/// # Errors
+/// [`Error::Io`]; [`Error::Refused`] for damaged files.
+pub fn of_tree(tree: &Tree) -> Result<Sizes, Error> {
+    Ok(sizes(measure::tree(tree)?, Measured::default(), false))
+}
+
+/// The sizes of what was measured, except for leftovers.
+fn sizes(split: Measured, unsplit: Measured, before_was_measured: bool) -> Sizes {
     let mut rows: BTreeMap<RowKey, (u64, u64)> = BTreeMap::new();
     // Binaries of an unsplit install prefix do not name their modules.
     let mut modules: BTreeMap<String, String> = BTreeMap::new();
@@ -122,14 +135,14 @@ pub fn measure(after: &[PathBuf], before: &[PathBuf]) -> Result<Sizes, Error> {
         after,
     };
     let rows: Vec<Row> = rows.into_iter().map(row).collect();
-    Ok(Sizes {
+    Sizes {
         before_was_measured,
         machines: machines(&rows, hosts),
         rows,
         newest,
-        leftovers,
+        leftovers: Vec::new(),
         findings: split.findings,
-    })
+    }
 }
 
 /// An entry for each target that is a GPU; `hosts` are the host's bytes before and after.

@@ -13,6 +13,7 @@ use super::output::{self, Text, count, size};
 use super::print::print;
 use super::progress::{Bar, DEVICE_CODE};
 use super::storage::{InstallHint, StorageArguments, Variants};
+use crate::module_name::default_module;
 use kpack_core::platform::canonicalize;
 use kpack_core::publish::name_part;
 use kpack_core::report::FileReport;
@@ -192,28 +193,6 @@ fn default_prefix(file: &Path) -> &Path {
     };
     let own = file.parent().unwrap_or(file);
     own.ancestors().take(2).find(holds_binaries).and_then(Path::parent).unwrap_or(own)
-}
-
-/// The name of a library without `lib` and what follows its name, or that of a program.
-fn default_module(file: &Path) -> String {
-    let name = file.file_name().unwrap_or_default().to_string_lossy();
-    let is_library = |stem: &&str| {
-        let suffix = &name[stem.len()..];
-        suffix == ".so" || suffix.starts_with(".so.") || is_one_of(suffix, &[".dll", ".pyd"])
-    };
-    let stems = || name.match_indices('.').map(|(dot, _)| &name[..dot]);
-    let library = stems().find(is_library);
-    let program = stems().find(|stem| is_one_of(&name[stem.len()..], &[".exe"]));
-    let module = match library {
-        Some(stem) => stem.strip_prefix("lib").filter(|rest| !rest.is_empty()).unwrap_or(stem),
-        None => program.unwrap_or(&name),
-    };
-    name_part(module)
-}
-
-/// Whether a suffix is one of these, in capital or small letters: Windows compares names so.
-fn is_one_of(suffix: &str, suffixes: &[&str]) -> bool {
-    suffixes.iter().any(|one| suffix.eq_ignore_ascii_case(one))
 }
 
 /// Prints what was done.

@@ -13,7 +13,7 @@ use super::print::print;
 use super::split::report_done;
 use super::storage::{SpirvTreatment, StripDebug};
 use super::targets;
-use crate::stage::{self, AppOptions, Application, Options, Part};
+use crate::stage::{self, AppOptions, Application, HOST, Machine, Options, Part};
 use kpack_core::Error;
 
 /// Stage programs with GPU code in a directory that can be moved to another machine
@@ -21,8 +21,10 @@ use kpack_core::Error;
 /// With PROGRAM, copies programs and shared libraries in any language to bin/ and lib/, with all that they need on a machine that
 /// has a GPU and no ROCm: the libraries that they load, their archives and kernel databases, the HIP runtime and its
 /// loader. What systems provide stays out, such as libc and the driver's libraries. Where run paths do not lead from one
-/// file to another in the output, kpack sets DT_RPATH, if the file has room for it, or says what to change. In the end,
-/// it examines the output as `kpack doctor` does, with nothing but the output and the system's libraries.
+/// file to another in the output, kpack sets DT_RPATH, if the file has room for it, or says what to change. With --split, GPU
+/// code and kernel databases go to one directory per GPU target, and all else to a directory named host; unpacked over each
+/// other, they are the same application. In the end, kpack examines the output as `kpack doctor` does, with nothing but the
+/// output and the system's libraries, and with --split once per GPU.
 ///
 /// Without PROGRAM, stages Rust programs: reads Cargo's messages about a build. Copies its programs to bin/, its shared libraries to lib/ (DLLs to bin/),
 /// and the device code of all its packages to lib/.kpack/, in one archive for each module and GPU target. Staged
@@ -40,6 +42,8 @@ Examples:
         kpack stage --output-dir dist --messages build.json
   Stage a program in any language, with the code for two GPUs:
     kpack stage build/app --output-dir dist --arch gfx1100,gfx1201
+  One directory for the host and one per target, to pack separately:
+    kpack stage build/app --output-dir dist --split
   With a library that the program loads by name:
     kpack stage app --also plugins/libgpu.so --output-dir dist
 
@@ -108,14 +112,22 @@ fn application(arguments: &Arguments) -> Result<ExitCode, Error> {
 }
 
 fn text(staged: &Application) -> Text {
-    let name = |part: &Part| part.target.clone().unwrap_or_else(|| "host".to_owned());
+    let name = |part: &Part| part.target.clone().unwrap_or_else(|| HOST.to_owned());
     let row = |part: &Part| vec![name(part), size(part.size)];
-    let total = staged.parts.iter().map(|part| part.size).sum();
-    let total = vec!["total".to_owned(), size(total)];
+    let total: u64 = staged.parts.iter().map(|part| part.size).sum();
+    let last = vec!["total".to_owned(), size(total)];
     let mut text = Text::default();
-    text.table(0, &["part", ">size"], staged.parts.iter().map(row).chain([total]));
-    for machine in &staged.machines {
-        text.line(format_args!("a machine with {} needs {}", name(machine), size(machine.size)));
+    text.table(0, &["part", ">size"], staged.parts.iter().map(row).chain([last]));
+    for Machine { target, size: own, directories, .. } in &staged.machines {
+        match &directories[..] {
+            [] if *own == total => {}
+            [] => text.line(format_args!("a machine with {target} uses {} of this", size(*own))),
+            directories => text.line(format_args!(
+                "a machine with {target} needs {} ({})",
+                size(*own),
+                directories.join(", ")
+            )),
+        }
     }
     if !staged.system_libraries.is_empty() {
         let libraries = staged.system_libraries.join(", ");

@@ -16,15 +16,18 @@ mod places;
 mod release;
 
 use std::io::BufRead;
+use std::path::Path;
 
+use crate::module_name::default_module;
 use kpack_core::Error;
 use kpack_core::report::Report;
 use output_dir::OutputDir;
 use places::BuildDirectories;
 use release::Release;
 
-pub use app::{Also, AppOptions, Application, Part, StagedEntry, stage_application};
+pub use app::{Also, AppOptions, Application, Machine, Part, StagedEntry, stage_application};
 pub use options::Options;
+pub(crate) use output_dir::HOST;
 
 /// Stages the results of a build. `messages` is the output of `cargo build
 /// --message-format=json-render-diagnostics`. Executables and DLLs go into `bin/`, other
@@ -55,4 +58,10 @@ pub fn stage(
     debug_files.publish()?;
     output.commit()?;
     Ok(report)
+}
+
+/// The module of a binary that is split while it is staged. It has the device code of all packages in it, so its own name is
+/// that of the module. Windows does not tell archives apart whose names differ only in case.
+fn module_of(binary: &Path) -> String {
+    default_module(binary).to_lowercase()
 }

@@ -19,6 +19,19 @@ const STAMP_HEAD: &str = "# Made by `kpack stage`, which replaces this directory
 /// The hidden directory in an existing output directory is called after this.
 const INSIDE: &str = "kpack-stage";
 
+/// The part of a release that every machine gets, if it is split.
+pub(crate) const HOST: &str = "host";
+
+/// A directory in which programs and libraries find each other: a release, or the host's part of it.
+pub(super) struct Prefix {
+    /// A path that leads to the directory where it is made.
+    pub(super) hidden: PathBuf,
+    /// That directory.
+    pub(super) tree: Directory,
+    /// Its final path.
+    pub(super) path: PathBuf,
+}
+
 /// A release in progress. If dropped before it is committed, it is removed.
 pub(super) struct OutputDir {
     /// A path that leads to the directory where it is made.
@@ -73,6 +86,22 @@ impl OutputDir {
         Ok(Self { hidden: tree.anchor(), tree, stage, earlier, unfinished, path })
     }
 
+    /// The directory for programs and libraries: its own, or that for the host if the release `is_split`.
+    pub(super) fn prefix(&self, is_split: bool) -> Result<Prefix, Error> {
+        Ok(match is_split {
+            false => Prefix {
+                hidden: self.hidden.clone(),
+                tree: self.tree.again()?,
+                path: self.path.clone(),
+            },
+            true => Prefix {
+                hidden: self.hidden.join(HOST),
+                tree: self.tree.provide_below(HOST.as_ref())?,
+                path: self.path.join(HOST),
+            },
+        })
+    }
+
     /// The final path of a file of the release. Others stay as they are.
     pub(super) fn shown(&self, path: &Path) -> PathBuf {
         let real = canonicalize(&self.hidden).ok();
@@ -109,7 +138,7 @@ impl OutputDir {
         replaceable(self.stage.above(), &known)?;
         let mut names: Vec<PathBuf> = files.into_keys().collect();
         // Programs go last, since they need the rest.
-        names.sort_by_key(|path| path.starts_with("bin"));
+        names.sort_by_key(|path| path.strip_prefix(HOST).unwrap_or(path).starts_with("bin"));
         names.push(STAMP.into());
         let is_stale = |path: &&PathBuf| !names.contains(path);
         let stale: Vec<PathBuf> = earlier.iter().filter(is_stale).cloned().collect();
@@ -167,7 +196,7 @@ pub(super) fn is_own(path: &Path) -> bool {
 }
 
 /// Removes the directories in `output` that these files were in, if they are empty now.
-fn remove_emptied(output: &Directory, files: &[PathBuf]) {
+pub(super) fn remove_emptied(output: &Directory, files: &[PathBuf]) {
     let above = files.iter().flat_map(|path| path.ancestors().skip(1));
     // Those in others go first.
     for directory in above.collect::<BTreeSet<_>>().into_iter().rev() {

@@ -13,10 +13,11 @@ use kpack_format::marker::Marker;
 use kpack_format::names::Group;
 
 use super::messages::BuiltBinary;
+use super::module_of;
 use super::options::Options;
 use super::output_dir::OutputDir;
 use kpack_core::files::open;
-use kpack_core::publish::{Directory, StagedFile, Transaction, Update, name_part};
+use kpack_core::publish::{Directory, StagedFile, Transaction, Update};
 use kpack_core::report::{ArchiveReport, FileReport, Outcome, Report};
 use kpack_core::{Error, Storage, ids};
 use kpack_split::input::Lookup;
@@ -217,12 +218,6 @@ impl<'a> Release<'a> {
         report.archives = written.into_values().collect();
         Ok((report, debug_files))
     }
-}
-
-/// The module of a binary that is split after the link. It has the device code of all packages in it, so its own name is
-/// that of the module, as far as archives can have it.
-fn module_of(binary: &Path) -> String {
-    name_part(&binary.file_stem().unwrap_or_default().to_string_lossy().to_lowercase())
 }
 
 /// Splits the binaries of a module in the release.

@@ -14,6 +14,7 @@ use crate::by_hand::by_hand;
 use crate::cargo_build::built;
 use crate::command::{command, kpack};
 use crate::shards::three_shards;
+use crate::stage_split;
 
 /// Validates documents, each against the definition of a command, and prints what is wrong.
 const VALIDATOR: &str = r##"
@@ -216,6 +217,11 @@ fn commands_about_builds_print_what_the_schema_says() {
     program.build(&tree.path("app")).unwrap();
     let staged = printed.run(&tree, "stage", 0, &["stage", "app", "--output-dir", "application"]);
     assert_eq!(staged["files"][0]["path"], "bin/app");
+    let reading = stage_split::application();
+    let split = ["stage", "app/bin/vec", "--output-dir", "dist", "--split"];
+    let split = printed.run(&reading, "stage", 0, &split);
+    assert_eq!(split["files"][0]["path"], "host/bin/vec");
+    assert_eq!(split["machines"][0]["directories"][1], "gfx1100");
     assert_eq!(printed.faults(), "");
 }
 

@@ -65,6 +65,7 @@ mod stage_application;
 mod stage_build_paths;
 mod stage_examined;
 mod stage_output_dir;
+mod stage_split;
 mod stage_windows;
 mod store;
 mod store_faults;

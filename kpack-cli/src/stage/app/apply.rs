@@ -17,7 +17,7 @@ use kpack_split::input::until_unchanged;
 use kpack_split::trim::{self, Keep, Scratch, Trim};
 
 use super::plan::{Entry, Plan};
-use crate::stage::output_dir::OutputDir;
+use crate::stage::output_dir::Prefix;
 
 /// What was written.
 #[derive(Debug, Default)]
@@ -30,7 +30,7 @@ pub(super) struct Written {
 
 struct Writer<'a> {
     plan: &'a Plan,
-    output: &'a OutputDir,
+    output: &'a Prefix,
     keep: Option<&'a Keep>,
     /// The directory of the last entry: they come in the order of their paths.
     last: Option<(PathBuf, Directory)>,
@@ -41,11 +41,7 @@ struct Writer<'a> {
 ///
 /// # Errors
 /// [`Error::Io`]; [`Error::Refused`] for damaged files.
-pub(super) fn apply(
-    plan: &Plan,
-    output: &OutputDir,
-    keep: Option<&Keep>,
-) -> Result<Written, Error> {
+pub(super) fn apply(plan: &Plan, output: &Prefix, keep: Option<&Keep>) -> Result<Written, Error> {
     let mut writer = Writer { plan, output, keep, last: None, written: Written::default() };
     for (path, entry) in &plan.entries {
         writer.entry(path, entry)?;

@@ -1,16 +1,16 @@
 //! Examines the application, as `kpack doctor` does on a machine that has nothing else but what systems provide.
 
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use kpack_core::finding::Finding;
 use kpack_core::{Error, Severity, ids};
 use kpack_doctor::{Options, examine};
-use kpack_format::TargetId;
+use kpack_format::{Delivery, TargetId};
 
 use super::run_paths::Staged;
 
 /// Fails if code of `roots` would not load for one of `gpus`. Returns what else there is to say. If `are_wanted`, a library
-/// without code for one of them is a failure, too.
+/// without code for one of them is a failure, too. Libraries for one target are examined only for GPUs that need it.
 ///
 /// # Errors
 /// [`Error::Refused`] with the first reason; [`Error::Io`].
@@ -23,6 +23,10 @@ pub(super) fn check(
     let inherited = staged.inherited()?;
     let (programs, libraries): (Vec<_>, Vec<_>) =
         roots.iter().partition(|root| staged.plan.programs.contains(root));
+    let is_for = |root: &Path, gpus: &[TargetId]| match staged.plan.targets.get(root) {
+        Some(target) => gpus.iter().any(|gpu| gpu.needs(target, Delivery::Archive)),
+        None => true,
+    };
     let mut each = Vec::from_iter(gpus.iter().map(std::slice::from_ref));
     // Libraries and databases are needed even if no file has code for a GPU.
     each.extend(gpus.is_empty().then_some(gpus));
@@ -32,11 +36,12 @@ pub(super) fn check(
         all.push(Finding::new(Severity::Note, ids::NO_DEVICE_CODE, staged.output, text));
     }
     for (roots, inherited) in [(programs, &[][..]), (libraries, &*inherited)] {
-        if roots.is_empty() {
-            continue;
-        }
-        let paths = Vec::from_iter(roots.iter().map(|path| staged.root.join(path)));
         for gpus in &each {
+            let own = roots.iter().filter(|root| is_for(root, gpus));
+            let paths = Vec::from_iter(own.map(|path| staged.root.join(path)));
+            if paths.is_empty() {
+                continue;
+            }
             let mut options = Options::default();
             options.targets = gpus.to_vec();
             options.scope = Some(staged.scope(inherited));
@@ -49,14 +54,7 @@ pub(super) fn check(
             }
         }
     }
-    // Two programs may load the same library, and much is the same for all GPUs.
-    let mut distinct = Vec::new();
-    for finding in all {
-        if !distinct.contains(&finding) {
-            distinct.push(finding);
-        }
-    }
-    Ok(distinct)
+    Ok(all)
 }
 
 /// What to say about a finding in the output.

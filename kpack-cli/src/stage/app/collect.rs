@@ -41,6 +41,8 @@ pub(super) struct Binary {
     pub(super) role: Role,
     /// Whether it is for Windows, which searches for DLLs beside the program.
     pub(super) is_for_windows: bool,
+    /// Whether it has device code that is not split.
+    pub(super) is_fat: bool,
     /// The names by which it is loaded.
     pub(super) names: BTreeSet<OsString>,
     /// The archives with its device code, with their targets, and their manifests.
@@ -209,6 +211,7 @@ impl Collector<'_> {
             directory: directory.clone(),
             role,
             is_for_windows: linked.image.is_for_windows(),
+            is_fat: matches!(linked.code, DeviceCode::Fat(_)),
             names: BTreeSet::from([name.clone()]),
             archives: BTreeMap::new(),
             manifests: BTreeSet::new(),

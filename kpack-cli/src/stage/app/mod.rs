@@ -2,13 +2,14 @@
 //! kernel databases, the HIP runtime and the loader, in the places in which they find each other.
 //!
 //! `collect` finds out what a program needs, `plan` decides where each file goes, and `apply` writes them. `run_paths` makes
-//! them find each other, and `check` examines the result.
+//! them find each other, `parts` splits the result if that is wanted, and `check` examines it.
 
 mod apply;
 mod build_tree;
 mod check;
 mod collect;
 mod options;
+mod parts;
 mod plan;
 mod run_paths;
 
@@ -22,11 +23,13 @@ use kpack_core::{Error, Severity, escaped, ids};
 use kpack_doctor::SystemLibraries;
 use kpack_format::TargetId;
 use kpack_split::trim::Keep;
+use kpack_tree::{DatabaseSelection, Only, Parsed, Tree, Walk};
 use serde::Serialize;
 
 use super::Options;
-use super::output_dir::{OutputDir, resolve};
+use super::output_dir::{HOST, OutputDir, Prefix, resolve};
 use super::places::BuildDirectories;
+use parts::Parts;
 use plan::{Entry, Plan};
 use run_paths::Staged;
 
@@ -40,10 +43,10 @@ pub struct Application {
     pub files: Vec<StagedEntry>,
     /// The libraries that the system must provide.
     pub system_libraries: Vec<String>,
-    /// The bytes of its parts: first those for the host, if there are any.
+    /// The bytes of its parts: first those for the host, if there are any. If it was split, each is a directory.
     pub parts: Vec<Part>,
-    /// The bytes that a machine with one GPU needs: the host's, and those for its target.
-    pub machines: Vec<Part>,
+    /// What machines with one GPU use of it.
+    pub machines: Vec<Machine>,
     /// Warnings and notes.
     pub findings: Vec<Finding>,
 }
@@ -58,24 +61,49 @@ pub struct Part {
     pub size: u64,
 }
 
-impl Part {
-    /// The parts of what was measured.
-    fn all(sizes: &Sizes) -> Vec<Self> {
-        let mut parts: BTreeMap<Option<&str>, u64> = BTreeMap::new();
-        for row in &sizes.rows {
-            *parts.entry(row.target.as_deref()).or_default() += row.after;
-        }
-        let parts = parts.into_iter();
-        parts.map(|(target, size)| Self { target: target.map(str::to_owned), size }).collect()
-    }
+/// What a machine with one GPU uses of an application.
+#[derive(Debug, Clone, PartialEq, Eq, Serialize)]
+#[non_exhaustive]
+pub struct Machine {
+    /// The GPU's target.
+    pub target: String,
+    /// The bytes for the host and for the GPU. If the application was split, those of the directories.
+    pub size: u64,
+    /// The directories that it needs, if the application was split.
+    #[serde(skip_serializing_if = "Vec::is_empty")]
+    pub directories: Vec<String>,
+}
 
-    /// What machines need.
-    fn of_machines(sizes: &Sizes) -> Vec<Self> {
-        let machines = sizes.machines.iter();
-        machines
-            .map(|machine| Self { target: Some(machine.target.clone()), size: machine.after })
-            .collect()
+/// The parts and machines of an application that is one directory.
+fn of_sizes(sizes: &Sizes) -> (Vec<Part>, Vec<Machine>) {
+    let mut parts: BTreeMap<Option<&str>, u64> = BTreeMap::new();
+    for row in &sizes.rows {
+        *parts.entry(row.target.as_deref()).or_default() += row.after;
     }
+    let parts = parts.into_iter();
+    let parts = parts.map(|(target, size)| Part { target: target.map(str::to_owned), size });
+    let machines = sizes.machines.iter().map(|machine| Machine {
+        target: machine.target.clone(),
+        size: machine.after,
+        directories: Vec::new(),
+    });
+    (parts.collect(), machines.collect())
+}
+
+/// Those of one that is split. Its GPUs are those that any file has code for, since not every file can be split.
+fn of_parts(own: &Parts<'_>, sizes: &Sizes) -> (Vec<Part>, Vec<Machine>) {
+    let host = Part { target: None, size: own.host_size };
+    let others = own.sizes().map(|(target, size)| Part { target: Some(target), size });
+    let machines = gpus_in(sizes).into_iter().map(|gpu| {
+        let needed = own.needed_by(&gpu);
+        let names = needed.iter().map(ToString::to_string);
+        Machine {
+            target: gpu.to_string(),
+            size: own.size_of(&needed),
+            directories: [HOST.to_owned()].into_iter().chain(names).collect(),
+        }
+    });
+    ([host].into_iter().chain(others).collect(), machines.collect())
 }
 
 /// A file or link of an application.
@@ -85,9 +113,9 @@ pub struct StagedEntry {
     /// Its path in the output.
     #[serde(serialize_with = "kpack_core::lossy::path")]
     pub path: PathBuf,
-    /// What it was made of, or the target of the link.
-    #[serde(serialize_with = "kpack_core::lossy::path")]
-    pub from: PathBuf,
+    /// What it was made of, or the target of the link; `None` for archives of binaries that were split, and their manifests.
+    #[serde(serialize_with = "kpack_core::lossy::optional_path")]
+    pub from: Option<PathBuf>,
 }
 
 /// Stages programs and libraries with what they need.
@@ -108,41 +136,89 @@ pub fn stage_application(options: &Options, app: &AppOptions) -> Result<Applicat
     let plan = plan::plan(&facts, &path, keep)?;
     is_apart(&plan, &path)?;
     let output = OutputDir::begin(&options.output_dir)?;
-    let written = apply::apply(&plan, &output, keep)?;
+    let prefix = output.prefix(app.split)?;
+    let written = apply::apply(&plan, &prefix, keep)?;
     // Programs are known by their real paths.
-    let hidden = output.hidden.canonicalize();
-    let root = hidden.map_err(|error| Error::io(&output.path, "find", error))?;
+    let hidden = prefix.hidden.canonicalize();
+    let root = hidden.map_err(|error| Error::io(&prefix.path, "find", error))?;
     let staged = Staged {
         plan: &plan,
         root: &root,
-        tree: &output.tree,
-        output: &output.path,
+        tree: &prefix.tree,
+        output: &prefix.path,
         system: &system,
         written: &written,
     };
     let roots = staged.settle()?;
     let mut findings = facts.findings.clone();
     let shown = |error| staged.shown(error);
-    findings.extend(build_paths(&facts, &plan, options, &output).map_err(shown)?);
+    findings.extend(build_paths(&facts, &plan, options, &prefix).map_err(shown)?);
     findings.extend(written.findings.iter().cloned());
-    let sizes = sizes::measure(std::slice::from_ref(&root), &[]).map_err(shown)?;
+    if app.split {
+        findings.extend(parts::split_binaries(&staged)?);
+    }
+    // A library for one GPU goes to its part as a whole.
+    let all = app.split.then(DatabaseSelection::all);
+    let databases = &all.unwrap_or_default();
+    let walk = Walk { prefix: &root, databases, parsed: Parsed::default(), only: Only::WithBytes };
+    let tree = walk.collect().map_err(shown)?;
+    let sizes = sizes::of_tree(&tree).map_err(shown)?;
     let gpus = if app.gpus.is_empty() { gpus_in(&sizes) } else { app.gpus.clone() };
-    findings.extend(check::check(&staged, &roots, &gpus, keep.is_some())?);
+    let check = |gpus: &[TargetId]| check::check(&staged, &roots, gpus, keep.is_some());
+    let own = app.split.then(|| Parts::of(&tree, &staged, &output)).transpose()?;
+    let (parts, machines) = match &own {
+        Some(own) => {
+            own.take_all_out().map_err(shown)?;
+            for gpu in &gpus {
+                findings.extend(own.with(gpu, || check(std::slice::from_ref(gpu)))?);
+            }
+            if gpus.is_empty() {
+                findings.extend(check(&gpus)?);
+            }
+            of_parts(own, &sizes)
+        }
+        None => {
+            findings.extend(check(&gpus)?);
+            of_sizes(&sizes)
+        }
+    };
+    let files = files(&tree, &plan, own.as_ref());
     output.commit()?;
-    let files = plan.entries.into_iter().map(|(path, entry)| StagedEntry {
-        from: match &entry {
-            Entry::Link(target) => target.clone(),
-            other => other.source().unwrap_or(&path).to_owned(),
-        },
-        path,
-    });
     Ok(Application {
-        files: files.collect(),
+        files,
         system_libraries: facts.provided.into_iter().collect(),
-        parts: Part::all(&sizes),
-        machines: Part::of_machines(&sizes),
-        findings,
+        parts,
+        machines,
+        findings: distinct(findings),
     })
+}
+
+/// The files and links of an application, by their paths in the output.
+fn files(tree: &Tree, plan: &Plan, parts: Option<&Parts<'_>>) -> Vec<StagedEntry> {
+    let places = parts.map(Parts::places);
+    let files = tree.entries.iter().filter(|entry| !entry.is_directory()).map(|entry| {
+        let path: &Path = &entry.path;
+        let part = places.as_ref().map(|places| places.get(path).map_or(HOST, String::as_str));
+        StagedEntry {
+            path: part.map_or_else(|| path.to_owned(), |part| Path::new(part).join(path)),
+            from: plan.entries.get(path).map(|entry| match entry {
+                Entry::Link(target) => target.clone(),
+                other => other.source().unwrap_or(path).to_owned(),
+            }),
+        }
+    });
+    files.collect()
+}
+
+/// Each finding once: two programs may load the same library, and much is the same for all GPUs.
+fn distinct(all: Vec<Finding>) -> Vec<Finding> {
+    let mut distinct = Vec::new();
+    for finding in all {
+        if !distinct.contains(&finding) {
+            distinct.push(finding);
+        }
+    }
+    distinct
 }
 
 /// The GPUs that an application has code for.
@@ -173,7 +249,7 @@ fn build_paths(
     facts: &collect::Facts,
     plan: &Plan,
     options: &Options,
-    output: &OutputDir,
+    output: &Prefix,
 ) -> Result<Vec<Finding>, Error> {
     let places = build_tree::directories(facts)?;
     let mut findings = Vec::new();

@@ -31,6 +31,10 @@ pub struct AppOptions {
     /// Leave ROCm's libraries out: the system must provide them
     #[arg(long, requires = "programs")]
     pub system_rocm: bool,
+    /// Make one directory for the host and one per GPU target, to be packed separately. A machine needs those for the host and for
+    /// its GPU, unpacked into one directory
+    #[arg(long, requires = "programs")]
+    pub split: bool,
     /// The GPUs whose code is staged; all code if empty.
     #[arg(skip)]
     pub gpus: Vec<TargetId>,

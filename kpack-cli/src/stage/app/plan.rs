@@ -14,6 +14,7 @@ use kpack_tree::databases::recognise;
 use kpack_tree::place::Place;
 
 use super::collect::{Binary, Facts, Role};
+use crate::stage::module_of;
 
 /// What is at a path of the output.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -49,6 +50,10 @@ pub(super) struct Plan {
     pub(super) libraries: Vec<PathBuf>,
     /// Those of libraries that programs load by name.
     pub(super) also: Vec<PathBuf>,
+    /// The targets of libraries that are for one only, as MIOpen's plugins are.
+    pub(super) targets: BTreeMap<PathBuf, TargetId>,
+    /// The other programs and libraries with device code that is not split, by module.
+    pub(super) fat: BTreeMap<String, Vec<PathBuf>>,
 }
 
 /// Directories whose libraries every program finds. Where they are says nothing about an application.
@@ -159,9 +164,14 @@ impl Planner<'_> {
         let mut names = binary.names.iter();
         let Some(name) = names.next() else { return Ok(()) };
         let path = to.join(name);
-        // A library for one target, as MIOpen's plugins are, would be left without any code.
-        if !self.is_wanted(&path) {
-            return Ok(());
+        match of_target(&path) {
+            // Nothing of it would be for the chosen GPUs.
+            Some(target) if !self.is_wanted(&target) => return Ok(()),
+            Some(target) => drop(self.plan.targets.insert(path.clone(), target)),
+            None if binary.is_fat => {
+                self.plan.fat.entry(module_of(&path)).or_default().push(path.clone());
+            }
+            None => {}
         }
         self.add(path.clone(), Entry::Binary(real.to_owned()))?;
         for other in names {
@@ -225,12 +235,9 @@ impl Planner<'_> {
         Err(Error::rejected(ids::OUTSIDE_PREFIX, &binary.path, text))
     }
 
-    /// Whether the place of a file in the output does not say that it is for another GPU only.
-    fn is_wanted(&self, at: &Path) -> bool {
-        match recognise(&with_slashes(at)) {
-            Some((_, Place::Target(target))) => self.keep.is_none_or(|keep| keep.matches(&target)),
-            _ => true,
-        }
+    /// Whether to stage files for this target.
+    fn is_wanted(&self, target: &TargetId) -> bool {
+        self.keep.is_none_or(|keep| keep.matches(target))
     }
 
     /// Adds a file, or what is in a directory, without files for GPUs that are not wanted.
@@ -244,6 +251,7 @@ impl Planner<'_> {
             return Err(Error::rejected(ids::OUTPUT_IN_THE_WAY, self.output, text));
         }
         let mut found = Vec::new();
+        let is_wanted = |to: &Path| of_target(to).is_none_or(|target| self.is_wanted(&target));
         for entry in walk(from).follow_links(true).min_depth(1) {
             interrupt::check(from, "read")?;
             let entry = entry.map_err(|error| match (error.loop_ancestor(), error.path()) {
@@ -258,7 +266,7 @@ impl Planner<'_> {
             })?;
             let inside = entry.path().strip_prefix(from).unwrap_or(entry.path());
             let to = at.join(inside);
-            if entry.file_type().is_file() && self.is_wanted(&to) {
+            if entry.file_type().is_file() && is_wanted(&to) {
                 found.push((to, entry.path().to_owned(), entry.path_is_symlink()));
             }
         }
@@ -320,6 +328,14 @@ impl Planner<'_> {
             return Err(Error::rejected(ids::NAME_CLASH, &self.output.join(file), text));
         }
         Ok(())
+    }
+}
+
+/// The target that a file is for, if its path in the output says so.
+fn of_target(path: &Path) -> Option<TargetId> {
+    match recognise(&with_slashes(path))? {
+        (_, Place::Target(target)) => Some(target),
+        _ => None,
     }
 }
 

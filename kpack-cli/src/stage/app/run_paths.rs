@@ -366,6 +366,13 @@ impl Staged<'_> {
         text.replace(&hidden, &output)
     }
 
+    /// The file that a staged one was made of, or else the path that it will have.
+    pub(super) fn origin(&self, path: &Path) -> PathBuf {
+        let entry = path.strip_prefix(self.root).ok().and_then(|path| self.plan.entries.get(path));
+        let source = entry.and_then(Entry::source).map(Path::to_owned);
+        source.unwrap_or_else(|| self.place(path))
+    }
+
     /// The path that a file will have.
     pub(super) fn place(&self, path: &Path) -> PathBuf {
         let hidden = [self.root, &self.tree.anchor()].map(|hidden| path.strip_prefix(hidden));

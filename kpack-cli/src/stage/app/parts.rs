@@ -1,0 +1,177 @@
+//! Splits a staged application into one directory for the host and one per target. Unpacked into one directory, those that a
+//! machine needs are the application as it was staged.
+
+use std::collections::BTreeMap;
+use std::path::{Path, PathBuf};
+
+use kpack_core::finding::Finding;
+use kpack_core::publish::Directory;
+use kpack_core::{Error, ids};
+use kpack_format::{Delivery, TargetId};
+use kpack_split::install::{InstallOptions, install_parsed};
+use kpack_split::split::DebugFiles;
+use kpack_tree::{Class, Tree};
+
+use super::run_paths::Staged;
+use crate::stage::output_dir::{OutputDir, remove_emptied};
+
+/// Moves the code of fat binaries into archives, where they are staged. Returns what there is to say.
+///
+/// # Errors
+/// [`Error::Refused`] for damaged or unsupported files; [`Error::Io`].
+pub(super) fn split_binaries(staged: &Staged<'_>) -> Result<Vec<Finding>, Error> {
+    let mut findings = Vec::new();
+    for (module, files) in &staged.plan.fat {
+        let options = InstallOptions::new(staged.root, module, files);
+        let report = install_parsed(&options, &BTreeMap::new(), Some(&DebugFiles::default()), &());
+        let report = report.map_err(|error| error.with_path(|path| staged.origin(path)));
+        for mut finding in report.map_err(|error| staged.shown(error))?.findings {
+            finding.path = finding.path.map(|path| staged.place(&path));
+            finding.text = staged.shown_text(&finding.text);
+            findings.push(finding);
+        }
+    }
+    Ok(findings)
+}
+
+/// The parts of an application.
+pub(super) struct Parts<'a> {
+    /// The directory of all parts.
+    output: &'a Directory,
+    /// That of the host.
+    host: &'a Directory,
+    /// By target, the files of its part.
+    targets: BTreeMap<TargetId, Part>,
+    /// The bytes of the host's part.
+    pub(super) host_size: u64,
+}
+
+/// The files of a target.
+#[derive(Default)]
+struct Part {
+    /// By path in the application.
+    files: Vec<PathBuf>,
+    /// Their bytes.
+    size: u64,
+}
+
+impl<'a> Parts<'a> {
+    /// Tells the files of the host from those for targets. All are still in the directory of the host, which `tree` lists.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] for a file whose name and content are for different targets.
+    pub(super) fn of(
+        tree: &Tree,
+        staged: &Staged<'a>,
+        output: &'a OutputDir,
+    ) -> Result<Self, Error> {
+        let mut contradictory = tree.observations.iter();
+        if let Some(found) = contradictory.find(|found| found.id == ids::CONTRADICTORY_TARGET) {
+            let path = staged.origin(&staged.root.join(found.file()));
+            return Err(Error::rejected(found.id, &path, &*found.text));
+        }
+        let mut targets: BTreeMap<TargetId, Part> = BTreeMap::new();
+        let mut host_size = 0;
+        for entry in tree.entries.iter().filter(|entry| !entry.is_directory()) {
+            match &*entry.class {
+                Class::Target { target, .. } => {
+                    let part = targets.entry(target.plain()).or_default();
+                    part.files.push(entry.path.to_path_buf());
+                    part.size += entry.size();
+                }
+                _ => host_size += entry.size(),
+            }
+        }
+        Ok(Self { output: &output.tree, host: staged.tree, targets, host_size })
+    }
+
+    /// The parts by name, with their sizes.
+    pub(super) fn sizes(&self) -> impl Iterator<Item = (String, u64)> {
+        self.targets.iter().map(|(target, part)| (target.to_string(), part.size))
+    }
+
+    /// The targets whose parts a machine with this GPU needs, apart from the host's.
+    pub(super) fn needed_by(&self, gpu: &TargetId) -> Vec<&TargetId> {
+        let targets = self.targets.keys();
+        targets.filter(|target| gpu.needs(target, Delivery::Archive)).collect()
+    }
+
+    /// The bytes of these parts, with the host's.
+    pub(super) fn size_of(&self, targets: &[&TargetId]) -> u64 {
+        let sizes = targets.iter().map(|target| self.targets[target].size);
+        self.host_size + sizes.sum::<u64>()
+    }
+
+    /// Where a file of the application will be: its part, and its path in there.
+    pub(super) fn places(&self) -> BTreeMap<&Path, String> {
+        let parts = self.targets.iter();
+        let places = parts.flat_map(|(target, part)| {
+            part.files.iter().map(move |file| (file.as_path(), target.to_string()))
+        });
+        places.collect()
+    }
+
+    /// Calls `check` with nothing in the directory of the host but what a machine with the GPU has.
+    ///
+    /// # Errors
+    /// Those of `check`; [`Error::Io`].
+    pub(super) fn with<T>(
+        &self,
+        gpu: &TargetId,
+        check: impl FnOnce() -> Result<T, Error>,
+    ) -> Result<T, Error> {
+        let needed = self.needed_by(gpu);
+        self.take_in(&needed)?;
+        let checked = check().map_err(|error| match error.id() {
+            id if id == ids::RUNTIME_IGNORES_MARKERS => error.about(|reason| {
+                reason.then("; stage it without `--split`, or with ROCm 7.13 or newer")
+            }),
+            _ => error,
+        })?;
+        self.take_out(&needed)?;
+        Ok(checked)
+    }
+
+    /// Moves all parts from the directory of the host into their own.
+    ///
+    /// # Errors
+    /// [`Error::Io`].
+    pub(super) fn take_all_out(&self) -> Result<(), Error> {
+        self.take_out(&Vec::from_iter(self.targets.keys()))
+    }
+
+    fn take_out(&self, targets: &[&TargetId]) -> Result<(), Error> {
+        for target in targets {
+            let files = &self.targets[target].files;
+            let own = self.output.provide_below(target.to_string().as_ref())?;
+            rename_all(files, self.host, &own)?;
+            remove_emptied(self.host, files);
+        }
+        Ok(())
+    }
+
+    fn take_in(&self, targets: &[&TargetId]) -> Result<(), Error> {
+        for target in targets {
+            let own = self.output.below(target.to_string().as_ref())?;
+            rename_all(&self.targets[target].files, &own, self.host)?;
+        }
+        Ok(())
+    }
+}
+
+/// Renames files from one directory into another, below which they keep their paths.
+fn rename_all(files: &[PathBuf], from: &Directory, to: &Directory) -> Result<(), Error> {
+    // Most have the directory of the one before.
+    let mut last: Option<(&Path, Directory, Directory)> = None;
+    for file in files {
+        let parent = file.parent().unwrap_or(Path::new(""));
+        let name = file.file_name().unwrap_or_default();
+        let (_, from, to) = match last.take() {
+            Some(known) if known.0 == parent => last.insert(known),
+            _ => last.insert((parent, from.below(parent)?, to.provide_below(parent)?)),
+        };
+        let renamed = from.rename_into(name, to, name);
+        renamed.map_err(|error| Error::io(&from.path().join(name), "move", error))?;
+    }
+    Ok(())
+}

@@ -1,0 +1,165 @@
+//! Given a program with libraries for several GPUs, when it is staged with `--split`, then there is a directory for the host and
+//! one for each target, and those for a machine make up the application.
+
+use std::collections::BTreeSet;
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use insta::assert_snapshot;
+use kpack_core::Severity;
+use kpack_doctor::{Options, Scope, examine};
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, code, stub_library};
+use kpack_tests::process;
+use kpack_tests::tree::{Tree, entries_below};
+
+use crate::cargo_build::nothing_hidden;
+use crate::command::{Row, said, said_by, succeeds, words};
+use crate::machine::reading_runtime;
+use crate::stage_application::{GPUS, database, library};
+
+/// ROCm in `rocm`, whose runtime reads archives, and a program in `app` with code of its own, a library, and MIOpen's plugins.
+pub(crate) fn application() -> Tree {
+    let tree = Tree::new();
+    let at = |name: &str| tree.path("rocm/lib").join(name);
+    reading_runtime(&tree, "rocm/lib/libamdhip64.so.7", "rocm/lib/librocm_kpack.so.0");
+    let hip = at("libamdhip64.so.7");
+    library("librocblas.so.5").linked_with(&hip, "$ORIGIN").build(&at("librocblas.so.5")).unwrap();
+    library("libMIOpen.so.1").linked_with(&hip, "$ORIGIN").build(&at("libMIOpen.so.1")).unwrap();
+    for gpu in GPUS {
+        database(&tree, gpu);
+        let plugin = FatLibrary::new().wrapper(Storage::Plain, [code(gpu, "plugin")]);
+        plugin.build(&at(&format!("libMIOpenCKGroupedConv_{gpu}.so"))).unwrap();
+        tree.write(&format!("rocm/share/miopen/db/{gpu}.kdb"), "");
+    }
+    let vec = library("libvec.so").linked_with(at("librocblas.so.5"), "$ORIGIN/../../rocm/lib");
+    let vec = vec.linked_with(at("libMIOpen.so.1"), "$ORIGIN/../../rocm/lib");
+    vec.build(&tree.path("app/lib/libvec.so")).unwrap();
+    // Its module has the name of the library's.
+    let program = FatLibrary::new().kind(Kind::Pie);
+    let program = program.wrapper(Storage::Plain, GPUS.map(|gpu| code(gpu, "program")));
+    let program = program.linked_with(tree.path("app/lib/libvec.so"), "$ORIGIN/../lib");
+    program.flag("-Wl,--allow-shlib-undefined").build(&tree.path("app/bin/vec")).unwrap();
+    tree
+}
+
+/// Unpacks these parts over each other, in this order.
+fn unpacked(tree: &Tree, parts: &[&str]) -> PathBuf {
+    let installed = tree.path("installed");
+    let _ = fs::remove_dir_all(&installed);
+    fs::create_dir(&installed).unwrap();
+    for part in parts {
+        let mut cp = Command::new("cp");
+        process::run(cp.arg("-a").arg(tree.path("dist").join(part).join(".")).arg(&installed));
+    }
+    installed
+}
+
+/// Given what cannot be split, then the message says why, and nothing is written.
+#[test]
+fn what_cannot_be_split() {
+    let rows: &[Row] = &[
+        (
+            "a HIP runtime that reads no archives",
+            |tree| {
+                let hip = tree.path("rocm/lib/libamdhip64.so.7");
+                fs::remove_file(&hip).unwrap();
+                stub_library(&hip, "", &[]);
+            },
+            &["kpack stage app/bin/vec --output-dir dist --split"],
+        ),
+        (
+            "code that is for another GPU than its file name says",
+            |tree| {
+                let name = "rocm/lib/rocblas/library/Kernels.so-000-gfx942.hsaco";
+                tree.write(name, code("gfx1100", "kernels").1);
+            },
+            &["kpack stage app/bin/vec --output-dir dist --split"],
+        ),
+        (
+            "a damaged bundle",
+            |tree| {
+                let plain = FatLibrary::new();
+                let broken = plain.wrapper(Storage::Plain, [code("gfx942", "broken")]);
+                broken.build(&tree.path("broken/libbroken.so")).unwrap();
+                let path = tree.path("broken/libbroken.so");
+                let mut bytes = fs::read(&path).unwrap();
+                let magic = b"__CLANG_OFFLOAD_BUNDLE__";
+                let at = bytes.windows(magic.len()).position(|found| found == magic).unwrap();
+                bytes[at] = b'x';
+                fs::write(path, bytes).unwrap();
+            },
+            &["kpack stage app/bin/vec --also broken/libbroken.so --output-dir dist --split"],
+        ),
+        (
+            "no code for a GPU",
+            |_| {},
+            &["kpack stage app/bin/vec --output-dir dist --split --arch gfx1030"],
+        ),
+        ("without a program", |_| {}, &["kpack stage --output-dir dist --split"]),
+    ];
+    let tree = application();
+    assert_snapshot!(said_by(rows, &tree));
+    nothing_hidden(&tree);
+    assert!(!tree.path("dist").exists());
+}
+
+/// Given an existing output, split or not, then the next run replaces it, with the other kind as well, and with fewer GPUs.
+#[test]
+fn a_second_run_replaces_the_first() {
+    let tree = application();
+    fs::create_dir(tree.path("dist")).unwrap();
+    let files = |options: &str| {
+        succeeds(&tree, &words(&format!("stage app/bin/vec --output-dir dist{options}")));
+        let names = fs::read_dir(tree.path("dist")).unwrap();
+        let names = names.map(|entry| entry.unwrap().file_name().into_string().unwrap());
+        BTreeSet::from_iter(names.filter(|name| name != ".kpack-stage"))
+    };
+    let set = |names: &[&str]| BTreeSet::from_iter(names.iter().map(ToString::to_string));
+    assert_eq!(files(" --split"), set(&["gfx1100", "gfx942", "host"]));
+    assert_eq!(files(" --split --arch gfx942"), set(&["gfx942", "host"]));
+    assert!(!tree.files().iter().any(|file| file.starts_with("dist") && file.contains("gfx1100")));
+    assert_eq!(files(""), set(&["bin", "lib", "share"]));
+    assert_eq!(files(" --split"), set(&["gfx1100", "gfx942", "host"]));
+    tree.write("dist/gfx942/mine", "");
+    let said = said(&tree, &words("stage app/bin/vec --output-dir dist --split"));
+    assert!(said.contains("it has `gfx942/mine`, which was not staged"), "{said}");
+}
+
+/// The faults that the doctor finds in an installed application for a GPU.
+fn faults(tree: &Tree, installed: &Path, gpu: &str) -> String {
+    let mut options = Options::default();
+    options.targets = vec![gpu.parse().unwrap()];
+    options.system = tree.path("system");
+    options.scope = Some(Scope { directory: Some(installed.to_owned()), ..Scope::default() });
+    let report = examine(&[installed.join("bin/vec")], &options).unwrap();
+    let findings = report.findings.iter().map(|found| &found.finding);
+    let faults = findings.filter(|finding| finding.severity == Severity::Fault);
+    Vec::from_iter(faults.map(|fault| format!("{}: {}", fault.file().display(), fault.text)))
+        .join("\n")
+}
+
+#[test]
+fn parts_unpack_over_each_other() {
+    let tree = application();
+    assert_snapshot!(said(&tree, &words("stage app/bin/vec --output-dir dist --split")));
+    let first = entries_below(&tree.path("dist"));
+    succeeds(&tree, &words("stage app/bin/vec --output-dir dist --split"));
+    assert_eq!(entries_below(&tree.path("dist")), first);
+    nothing_hidden(&tree);
+    let files = tree.files().into_iter();
+    let files = files.filter_map(|file| Some(file.strip_prefix("dist/")?.to_owned()));
+    assert_snapshot!(Vec::from_iter(files).join("\n"));
+    for gone in ["rocm", "app"] {
+        fs::rename(tree.path(gone), tree.path(&format!("gone-{gone}"))).unwrap();
+    }
+    for gpu in GPUS {
+        let installed = unpacked(&tree, &["host", gpu]);
+        let entries = entries_below(&installed);
+        assert_eq!(entries_below(&unpacked(&tree, &[gpu, "host"])), entries);
+        assert_eq!(faults(&tree, &installed, gpu), "");
+        process::run(&mut Command::new(installed.join("bin/vec")));
+    }
+    let installed = unpacked(&tree, &["host", "gfx942"]);
+    assert!(faults(&tree, &installed, "gfx1100").contains("gfx1100"));
+}
