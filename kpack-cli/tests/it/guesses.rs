@@ -76,6 +76,18 @@ fn what_people_type_first() {
             ],
         ),
         (
+            "exit codes",
+            |_| {},
+            &[
+                "kpack explain 3",
+                "kpack explain exit code 1",
+                "kpack explain exit-code 143 [stale-archive]",
+                "kpack explain exit",
+                "kpack explain 77",
+                "kpack explain 3000",
+            ],
+        ),
+        (
             "a split and its way back",
             |_| {},
             &[

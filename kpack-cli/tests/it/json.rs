@@ -116,6 +116,8 @@ fn commands_about_prefixes_print_what_the_schema_says() {
     assert_eq!(targets, json!(["gfx942", "gfx90a"]));
     printed.run(&tree, "explain", 0, &["explain"]);
     printed.run(&tree, "explain", 0, &["explain", "stale-archive"]);
+    let codes = printed.run(&tree, "explain", 0, &["explain", "exit", "code", "3"]);
+    assert_eq!(codes[0]["exit_code"], 3);
     printed.run(&tree, "explain", 2, &["explain", "nothing"]);
     printed.run(&tree, "report", 0, &["report", "."]);
     printed.run(&tree, "verify", 0, &["verify", "."]);

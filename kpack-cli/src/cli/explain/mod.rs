@@ -7,21 +7,26 @@ use std::process::ExitCode;
 use clap::Args;
 use serde::Serialize;
 
+use super::exit_codes::{ExitCodeEntry, explained};
 use super::output::{self, Text};
 use super::print::print;
 use catalogue::{CatalogueEntry, SECTIONS};
 use kpack_core::Error;
 
-/// Say what a finding means, why it matters, and what to do
+/// Say what a finding or an exit code means, and what to do
 ///
 /// Warnings, faults and errors end with their ID: [stale-archive]. IDs are stable; the words of a message are not.
 #[derive(Debug, Args)]
 #[command(after_help = "\
+Examples:
+  kpack explain stale-archive
+  kpack explain 3
+
 Exit codes:
   0  success
-  2  there is no such ID")]
+  2  there is no such ID or exit code")]
 pub(super) struct Arguments {
-    /// IDs of findings. Without one, kpack lists all
+    /// IDs of findings, or exit codes. Without one, kpack lists all IDs
     #[arg(value_name = "ID")]
     ids: Vec<String>,
     /// Print the page of all findings, in Markdown
@@ -30,17 +35,23 @@ pub(super) struct Arguments {
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
-    let entries: Vec<&'static CatalogueEntry> =
-        arguments.ids.iter().map(|id| known(id)).collect::<Result<_, _>>()?;
+    // As in "exit code 3", which is how messages of build systems name it.
+    let words = arguments.ids.iter().flat_map(|id| id.split_whitespace());
+    let words = words.filter(|word| !["exit", "code", "exit-code"].contains(word));
+    let words = Vec::from_iter(words);
+    if words.is_empty() && !arguments.ids.is_empty() {
+        return Err(Error::usage("name the exit code as well, as in `kpack explain 3`"));
+    }
+    let chosen: Vec<Explained> = words.into_iter().map(known).collect::<Result<_, _>>()?;
     if print().json {
-        let chosen = if entries.is_empty() { catalogue::entries().collect() } else { entries };
-        output::json(&Vec::from_iter(chosen.into_iter().map(Explained::from)))?;
+        let all = || catalogue::entries().map(Explained::finding).collect();
+        output::json(&if chosen.is_empty() { all() } else { chosen })?;
         return Ok(ExitCode::SUCCESS);
     }
     let mut text = Text::default();
     if arguments.markdown {
         page(&mut text);
-    } else if entries.is_empty() {
+    } else if chosen.is_empty() {
         for section in SECTIONS {
             let rows = section
                 .entries
@@ -49,38 +60,58 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
             text.table(0, &[section.title, ""], rows);
         }
     }
-    for (index, entry) in entries.into_iter().enumerate() {
+    for (index, explained) in chosen.into_iter().enumerate() {
         if index > 0 {
             text.line("");
         }
-        text.line(entry.id);
-        text.line(format_args!("  {}", entry.meaning));
-        text.line(format_args!("  Why it matters: {}", entry.why));
-        text.line(format_args!("  What to do: {}", entry.help));
+        explained.print(&mut text);
     }
     text.write()?;
     Ok(ExitCode::SUCCESS)
 }
 
-/// An entry in JSON.
+/// An explanation, as it is printed in JSON.
 #[derive(Serialize)]
-struct Explained {
-    id: String,
-    meaning: &'static str,
-    why: &'static str,
-    help: &'static str,
+#[serde(untagged)]
+enum Explained {
+    Finding { id: String, meaning: &'static str, why: &'static str, help: &'static str },
+    ExitCode { exit_code: u32, meaning: &'static str, help: &'static str },
 }
 
-impl From<&'static CatalogueEntry> for Explained {
-    fn from(entry: &'static CatalogueEntry) -> Self {
-        Self { id: entry.id.to_string(), meaning: entry.meaning, why: entry.why, help: entry.help }
+impl Explained {
+    fn finding(entry: &CatalogueEntry) -> Self {
+        let &CatalogueEntry { id, meaning, why, help } = entry;
+        Self::Finding { id: id.to_string(), meaning, why, help }
+    }
+
+    fn print(&self, text: &mut Text) {
+        let (Self::Finding { meaning, help, .. } | Self::ExitCode { meaning, help, .. }) = self;
+        match self {
+            Self::Finding { id, .. } => text.line(id),
+            Self::ExitCode { exit_code, .. } => text.line(format_args!("exit code {exit_code}")),
+        }
+        text.line(format_args!("  {meaning}"));
+        if let Self::Finding { why, .. } = self {
+            text.line(format_args!("  Why it matters: {why}"));
+        }
+        text.line(format_args!("  What to do: {help}"));
     }
 }
 
-fn known(id: &str) -> Result<&'static CatalogueEntry, Error> {
-    let name = id.trim_start_matches('[').trim_end_matches(']');
-    catalogue::entries().find(|entry| entry.id.as_str() == name).ok_or_else(|| {
-        let text = format!("`{id}` is not the ID of a finding; `kpack explain` lists them");
+/// The explanation of an ID, or of an exit code.
+fn known(word: &str) -> Result<Explained, Error> {
+    if let Ok(exit_code) = word.parse() {
+        let Some(ExitCodeEntry { meaning, help }) = explained(exit_code) else {
+            let text =
+                format!("{exit_code} is not an exit code of kpack; `kpack --help` lists them");
+            return Err(Error::usage(text));
+        };
+        return Ok(Explained::ExitCode { exit_code, meaning, help });
+    }
+    let name = word.trim_start_matches('[').trim_end_matches(']');
+    let entry = catalogue::entries().find(|entry| entry.id.as_str() == name);
+    entry.map(Explained::finding).ok_or_else(|| {
+        let text = format!("`{word}` is not the ID of a finding; `kpack explain` lists them");
         Error::usage(text)
     })
 }
