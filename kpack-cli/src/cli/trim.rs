@@ -97,10 +97,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     if arguments.arch.contains(&Architecture::Native) {
         about_native(&gpus);
     }
-    if stderr().is_terminal() && !print().quiet && !arguments.dry_run {
+    if stderr().is_terminal() && !print().quiet {
         output::complain(
             "note",
-            "what goes comes back only by installing the files again; `kpack doctor` prints the command",
+            "only installing the files again brings removed code back; `kpack doctor` prints the command",
         );
     }
     let options = Options {
@@ -152,7 +152,8 @@ fn about_native(gpus: &[kpack_format::TargetId]) {
 fn summary(report: &TrimReport) -> Text {
     let mut text = Text::default();
     for file in &report.files {
-        text.line(format_args!("{}: {}", shown(&file.path), outcome(file)));
+        let outcome = outcome(file, report.dry_run);
+        text.line(format_args!("{}: {outcome}", shown(&file.path)));
     }
     for Owner { package, files, .. } in &report.packages {
         let files = count(files.len(), "file");
@@ -170,23 +171,28 @@ fn summary(report: &TrimReport) -> Text {
     text
 }
 
-fn outcome(file: &TrimmedFile) -> String {
+/// What became of a file, or what would in a run that changes something.
+fn outcome(file: &TrimmedFile, would: bool) -> String {
     let without = list(file.removed.keys());
-    let sizes = format!("{} -> {}", size(file.size_before), size(file.size_after));
+    let [before, after] = [file.size_before, file.size_after].map(size);
+    let shrunk = if would { "would shrink: " } else { "" };
     match file.outcome {
         // Bundles that cannot move leave holes, if these are larger than what a file system allocates.
         TrimOutcome::Trimmed if file.size_before == file.size_after => match file.freed {
             Some(freed) if freed > 0 => {
-                let (freed, before) = (size(freed), size(file.size_before));
-                format!("{freed} of {before} replaced by holes, without {without}")
+                format!("{} of {before} replaced by holes, without {without}", size(freed))
             }
-            _ => format!("still {}, without {without}", size(file.size_after)),
+            _ if would => format!("would still be {after}, without {without}"),
+            _ => format!("still {after}, without {without}"),
         },
-        TrimOutcome::Trimmed => format!("{sizes}, without {without}"),
-        TrimOutcome::Copied => {
-            format!("{}, now a separate copy, without {without}", size(file.size_after))
+        TrimOutcome::Trimmed => format!("{shrunk}{before} -> {after}, without {without}"),
+        TrimOutcome::Copied if would => {
+            format!("would become a separate copy: {after}, without {without}")
         }
-        TrimOutcome::Removed => format!("{}, removed: for {without}", size(file.size_before)),
+        TrimOutcome::Copied => format!("{after}, now a separate copy, without {without}"),
+        TrimOutcome::Removed if would => format!("would be removed ({before}, for {without})"),
+        TrimOutcome::Removed => format!("removed ({before}, for {without})"),
+        TrimOutcome::Updated if would => "would list what is left".to_owned(),
         TrimOutcome::Updated => "lists what is left".to_owned(),
     }
 }

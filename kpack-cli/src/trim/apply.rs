@@ -346,6 +346,16 @@ impl<'a> Application<'a> {
     ) {
         let removed = plan.goes().into_iter();
         self.report.findings.extend(plan.left().cloned());
+        // In a directory, such as an environment whose files are links to a cache, nobody means the files in the cache.
+        if link.is_some() && self.plan.given.iter().any(|given| given.0 == job.names[0]) {
+            let text = format!(
+                "a symbolic link to {}, which others may use, so only a copy in the place of the link is trimmed; to trim that file itself, run `{}`",
+                job.from.display(),
+                self.planner.command(&job.from)
+            );
+            let path = job.names[0].clone();
+            self.report.findings.push(Finding::new(Severity::Note, ids::SHARED_LINK, path, text));
+        }
         self.report.files.push(TrimmedFile {
             path: job.names[0].clone(),
             outcome: if link.is_some() { TrimOutcome::Copied } else { TrimOutcome::Trimmed },

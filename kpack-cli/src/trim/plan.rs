@@ -192,11 +192,30 @@ impl TrimPlanner<'_> {
         }
         Ok(why.map(|why| {
             let text = format!(
-                "stays a symbolic link to {}, with all of its code: {why}; pass that file, too, to trim it there",
-                real.display()
+                "stays a symbolic link to {}, with all of its code: {why}; to trim that file, run `{}`",
+                real.display(),
+                self.command(real)
             );
             Finding::new(Severity::Warning, ids::SHARED_LINK, link.clone(), text)
         }))
+    }
+
+    /// The command that trims the file at `real`.
+    pub(super) fn command(&self, real: &Path) -> String {
+        let Options { root, keep, .. } = self.options;
+        let gpus = Vec::from_iter(keep.gpus.iter().map(ToString::to_string)).join(",");
+        let mut words = vec!["kpack".into(), "trim".into(), "--arch".into(), gpus];
+        if keep.spirv {
+            words.extend(["--spirv", "keep"].map(str::to_owned));
+        }
+        let mut path = real.to_owned();
+        if let Some(root) = root {
+            words.extend(["--root".to_owned(), root.display().to_string()]);
+            path = Path::new("/").join(self.root.inside(real).unwrap_or(real));
+        }
+        words.push(path.display().to_string());
+        // No path contains NUL.
+        shlex::try_join(words.iter().map(String::as_str)).unwrap_or_default()
     }
 
     /// Fails if a link leads to another file by now.

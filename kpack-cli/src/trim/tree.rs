@@ -23,7 +23,7 @@ pub(super) struct TrimTree {
     pub(super) unread: Vec<Error>,
 }
 
-/// What was given: a directory or a file, without symbolic links; or a symbolic link to a file.
+/// What was given: a directory or a file, without symbolic links; or a symbolic link to a file in another directory.
 #[derive(Debug, Clone, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Given(pub(super) PathBuf, IsDirectory);
 
@@ -37,11 +37,15 @@ impl Given {
         for path in paths {
             let failed = |error| Error::io(path, "find", error);
             let mut real = root.resolve(path).map_err(failed)?;
-            // A link to a file, which others may use, gets a file of its own.
+            // A library's other names are links in its own directory. A link to a file elsewhere, which others may use, gets a
+            // file of its own.
             if let (Some(parent), Some(name)) = (path.parent(), path.file_name())
                 && real.is_file()
             {
-                real = root.resolve(parent).map_err(failed)?.join(name);
+                let directory = root.resolve(parent).map_err(failed)?;
+                if real.parent() != Some(&*directory) {
+                    real = directory.join(name);
+                }
             }
             let is_directory = real.is_dir();
             found.push(Self(real, is_directory));

@@ -84,11 +84,48 @@ fn a_link_to_a_program_stays() {
         assert!(said.contains("0 files"), "{said}");
     }
     assert!(tool.is_symlink() && runs(&tool, Path::new("/nowhere")));
-    assert_eq!(targets_of(&tree.path("rocm/bin/tool")), ["gfx1100", "gfx942"]);
-    // Given both, the program is trimmed where it is.
-    trim(&tree, "venv rocm/bin");
+    let real = tree.path("rocm/bin/tool");
+    assert_eq!(targets_of(&real), ["gfx1100", "gfx942"]);
+    // The command in the warning trims the program where it is.
+    let command = format!("trim --arch gfx942 {}", real.display());
+    let said = trim(&tree, "venv");
+    assert!(said.contains(&format!("to trim that file, run `kpack {command}`")), "{said}");
+    assert!(kpack(&tree, &words(&command)).status.success());
     assert!(tool.is_symlink() && runs(&tool, Path::new("/nowhere")));
     assert_eq!(targets_of(&tool), ["gfx942"]);
+}
+
+#[test]
+fn in_an_image_the_command_names_the_root() {
+    if !has_compiler() {
+        return;
+    }
+    let tree = rocm();
+    link(&tree, "rocm/bin/tool", "venv/bin/tool");
+    fs::remove_file(tree.path("venv/bin/tool")).unwrap();
+    symlink("/rocm/bin/tool", tree.path("venv/bin/tool")).unwrap();
+    let said = trim(&tree, "--root . /venv");
+    let command = "trim --arch gfx942 --root . /rocm/bin/tool";
+    assert!(said.contains(&format!("to trim that file, run `kpack {command}`")), "{said}");
+    assert!(kpack(&tree, &words(command)).status.success());
+    assert_eq!(targets_of(&tree.path("rocm/bin/tool")), ["gfx942"]);
+}
+
+#[test]
+fn other_names_of_a_library_in_its_own_directory_are_followed() {
+    let tree = Tree::new();
+    fat().build(&tree.path("lib/libvec.so.1.2")).unwrap();
+    symlink("libvec.so.1.2", tree.path("lib/libvec.so.1")).unwrap();
+    symlink("libvec.so.1", tree.path("lib/libvec.so")).unwrap();
+    let dry = trim(&tree, "--dry-run lib/libvec.so");
+    assert!(dry.contains("lib/libvec.so.1.2: would shrink: "), "{dry}");
+    assert_eq!(targets_of(&tree.path("lib/libvec.so.1.2")), ["gfx1100", "gfx942"]);
+    let said = trim(&tree, "lib/libvec.so");
+    assert!(said.contains("lib/libvec.so.1.2: ") && said.contains("1 file changed"), "{said}");
+    for name in ["libvec.so", "libvec.so.1"] {
+        assert!(tree.path("lib").join(name).is_symlink(), "{name}");
+    }
+    assert_eq!(targets_of(&tree.path("lib/libvec.so.1.2")), ["gfx942"]);
 }
 
 #[test]
