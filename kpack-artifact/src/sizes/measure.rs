@@ -111,6 +111,8 @@ pub(super) struct Measured {
     pub(super) newest: i64,
     /// Inodes already counted: a file with several hard links counts once.
     inodes: BTreeSet<SharedInode>,
+    /// Whether a binary has its device code in it.
+    pub(super) has_fat_binaries: bool,
     /// Directories with an archive whose code objects were looked at: those of other targets are alike.
     sampled: BTreeSet<PathBuf>,
     /// What is worth saying about the archives.
@@ -211,7 +213,10 @@ impl Measured {
     ) -> Result<(), Error> {
         let linked = LinkedBinary::open(path)?;
         let (targets, from_marker) = match &linked.code {
-            DeviceCode::Fat(fat) => (bundles(&linked, fat)?, None),
+            DeviceCode::Fat(fat) => {
+                self.has_fat_binaries = true;
+                (bundles(&linked, fat)?, None)
+            }
             DeviceCode::Split(_) => {
                 let kept = linked.kept.as_ref().map(|fat| bundles(&linked, fat));
                 (kept.transpose()?.unwrap_or_default(), module_of(&linked))
@@ -263,7 +268,7 @@ impl Measured {
                 self.add_code(key(target, binary, true), stored, unpacked);
             }
         }
-        let index = key(&toc.gfx_arch_family, "archive index", false);
+        let index = key(&toc.gfx_arch_family, super::ARCHIVE_INDEX, false);
         self.add_code(index, size.saturating_sub(used), 0);
         if self.sampled.insert(directory_of(path).to_owned()) {
             // Damage is for `kpack verify` to report.

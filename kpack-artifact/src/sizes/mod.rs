@@ -19,6 +19,9 @@ use measure::{Measured, RowKey};
 
 pub use debug::debug_note;
 
+/// What the bytes of an archive are that are in no code object.
+pub const ARCHIVE_INDEX: &str = "archive index";
+
 /// The sizes of trees.
 #[derive(Debug, Clone, PartialEq, Eq, Serialize)]
 #[non_exhaustive]
@@ -26,6 +29,8 @@ pub struct Sizes {
     /// Whether `before` was measured on an unsplit tree. If not, `before` counts code objects in
     /// archives at their unpacked size, and everything else at its current size.
     pub before_was_measured: bool,
+    /// Whether some device code is not in archives, so that [`machines`](Self::machines) tells what would be.
+    pub has_fat_binaries: bool,
     /// Sorted by module, target (the host first), and `what`.
     pub rows: Vec<Row>,
     /// The bytes that a machine with one GPU needs, by target.
@@ -137,6 +142,7 @@ fn sizes(split: Measured, unsplit: Measured, before_was_measured: bool) -> Sizes
     let rows: Vec<Row> = rows.into_iter().map(row).collect();
     Sizes {
         before_was_measured,
+        has_fat_binaries: split.has_fat_binaries,
         machines: machines(&rows, hosts),
         rows,
         newest,

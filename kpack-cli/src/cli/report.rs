@@ -1,6 +1,6 @@
 //! `kpack report`.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::io::Write;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -9,7 +9,7 @@ use clap::Args;
 
 use super::output::{self, Text, size};
 use super::print::print;
-use kpack_artifact::sizes::{self, Depth, Row, Sizes};
+use kpack_artifact::sizes::{self, ARCHIVE_INDEX, Depth, MachineSizes, Row, Sizes};
 use kpack_core::publish;
 use kpack_core::{Error, Finding, Severity, ids};
 use kpack_split::{leftover, source_date};
@@ -35,7 +35,7 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "DIR")]
     before: Vec<PathBuf>,
     /// Level of detail of the table
-    #[arg(long, value_enum, default_value_t = Depth::Binary)]
+    #[arg(long, value_enum, default_value_t = Depth::Target)]
     by: Depth,
     /// Write a self-contained page with a table and treemaps to FILE
     #[arg(long, value_name = "FILE")]
@@ -105,47 +105,137 @@ fn title(arguments: &Arguments, sizes: &Sizes) -> String {
 }
 
 fn text(sizes: &Sizes, depth: Depth) -> Text {
-    let before = if sizes.before_was_measured { ">before" } else { ">unpacked" };
-    let line = |module: &str, target: &str, what: &str, before: u64, after: u64| {
-        let mut cells = vec![module.to_owned()];
-        if depth != Depth::Module {
-            cells.push(target.to_owned());
-        }
-        if depth == Depth::Binary {
-            cells.push(what.to_owned());
-        }
-        cells.extend([size(before), size(after), change(before, after)]);
+    let rows = sizes.by(depth);
+    let mut text = match depth {
+        Depth::Binary => by_binary(sizes, &rows),
+        Depth::Module | Depth::Target => by_module(sizes, &rows, depth),
+    };
+    of_machines(sizes).into_iter().for_each(|sentence| text.line(sentence));
+    text
+}
+
+/// The words for the sizes before and after.
+fn columns(sizes: &Sizes) -> [&'static str; 2] {
+    if sizes.before_was_measured { ["before", "after"] } else { ["unpacked", "now"] }
+}
+
+fn target_name(row: &Row) -> &str {
+    row.target.as_deref().unwrap_or("host")
+}
+
+fn by_module(sizes: &Sizes, rows: &[Row], depth: Depth) -> Text {
+    let [before, after] = columns(sizes).map(|column| format!(">{column}"));
+    let mut heading = vec!["module", "target", &before, &after, ">change"];
+    let line = |module: &str, target: &str, before, after| {
+        let words = [module, target].map(str::to_owned);
+        let mut cells = Vec::from([size(before), size(after), change(before, after)]);
+        cells.splice(0..0, words.into_iter().take(if depth == Depth::Module { 1 } else { 2 }));
         cells
     };
-    let row = |row: &Row| {
-        let target = row.target.as_deref().unwrap_or("host");
-        line(&row.module, target, &row.what, row.before, row.after)
-    };
-    let mut heading = vec!["module"];
-    if depth != Depth::Module {
-        heading.push("target");
+    if depth == Depth::Module {
+        heading.remove(1);
     }
-    if depth == Depth::Binary {
-        heading.push("binary");
-    }
-    heading.extend([before, ">after", ">change"]);
-    let (all_before, all_after) = sizes.total();
-    let rows = sizes.by(depth);
-    let total = line("total", "", "", all_before, all_after);
+    let row = |row: &Row| line(&row.module, target_name(row), row.before, row.after);
+    let (before, after) = sizes.total();
+    let total = line("total", "", before, after);
     let mut text = Text::default();
     text.table(0, &heading, rows.iter().map(row).chain([total]));
-    let unpacked = if sizes.before_was_measured { "" } else { " unpacked" };
-    for machine in &sizes.machines {
-        let (before, after) = (machine.before, machine.after);
-        text.line(format_args!(
-            "a machine with {} has {} installed instead of {}{unpacked}: {}",
-            machine.target,
-            size(after),
-            size(before),
-            change(before, after)
-        ));
-    }
     text
+}
+
+/// The bytes before and after.
+type ByTarget<'a> = BTreeMap<&'a str, (u64, u64)>;
+
+const INDENT: &str = "  ";
+
+/// The rows of each binary below its path, which may be as long as a line.
+fn by_binary(sizes: &Sizes, rows: &[Row]) -> Text {
+    let mut binaries: BTreeMap<(&str, &str), ByTarget<'_>> = BTreeMap::new();
+    for row in rows {
+        let target = if row.what == ARCHIVE_INDEX { "all targets" } else { target_name(row) };
+        let of_binary = binaries.entry((&row.module, &row.what)).or_default();
+        let sum = of_binary.entry(target).or_default();
+        *sum = (sum.0 + row.before, sum.1 + row.after);
+    }
+    let targets = binaries.values().flat_map(BTreeMap::keys);
+    let width = INDENT.len() + targets.map(|target| target.len()).max().unwrap_or_default();
+    let mut text = Text::default();
+    let line = |text: &mut Text, name: &str, [before, after, change]: [&str; 3]| {
+        let line = format!("{name:width$}{before:>13}{after:>13}{change:>10}");
+        text.line(line.trim_end());
+    };
+    let sizes_of = |text: &mut Text, name: &str, (before, after)| {
+        line(text, name, [&size(before), &size(after), &change(before, after)]);
+    };
+    let [before, after] = columns(sizes);
+    line(&mut text, "", [before, after, "change"]);
+    for ((module, what), targets) in &binaries {
+        text.line(format_args!("{what} ({})", module.trim_matches(['(', ')'])));
+        // The host comes first.
+        let (host, device): (Vec<_>, Vec<_>) =
+            targets.iter().partition(|(target, _)| **target == "host");
+        for (target, sum) in host.into_iter().chain(device) {
+            sizes_of(&mut text, &format!("{INDENT}{target}"), *sum);
+        }
+    }
+    sizes_of(&mut text, "total", sizes.total());
+    text
+}
+
+/// Up to so many sentences about machines are printed.
+const MOST_SENTENCES: usize = 3;
+
+/// Says what machines have installed. Those that have the same share a sentence. If that leaves many, one gives the range.
+fn of_machines(sizes: &Sizes) -> Vec<String> {
+    let (start, have) = match sizes.has_fat_binaries {
+        true => ("if split, a machine", "would have"),
+        false => ("a machine", "has"),
+    };
+    let (all_before, all_after) = sizes.total();
+    // Most fat binaries are as large as their code, and archives are much smaller.
+    let is_plain = sizes.has_fat_binaries && !sizes.before_was_measured && all_before == all_after;
+    let installed = if is_plain { "installed (before compression)" } else { "installed" };
+    let unpacked = if sizes.before_was_measured { "" } else { " unpacked" };
+    let facts = |machine: &MachineSizes| {
+        let MachineSizes { before, after, .. } = *machine;
+        (size(after), size(before), change(before, after))
+    };
+    let mut alike: Vec<(_, Vec<&str>)> = Vec::new();
+    for machine in &sizes.machines {
+        let facts = facts(machine);
+        match alike.iter_mut().find(|(known, _)| *known == facts) {
+            Some((_, targets)) => targets.push(&machine.target),
+            None => alike.push((facts, vec![&machine.target])),
+        }
+    }
+    let least = sizes.machines.iter().min_by_key(|machine| machine.after);
+    let most = sizes.machines.iter().max_by_key(|machine| machine.after);
+    if let (Some(least), Some(most)) = (least, most)
+        && alike.len() > MOST_SENTENCES
+        && !print().verbose
+    {
+        let [(after, before, change), (most_after, _, most_change)] = [facts(least), facts(most)];
+        let (small, large) = (&least.target, &most.target);
+        return vec![format!(
+            "{start} {have} {after} ({small}) to {most_after} ({large}) {installed} instead of \
+             {before}{unpacked}: {change} to {most_change}; --verbose lists all GPUs"
+        )];
+    }
+    let sentence = |((after, before, change), targets): (_, Vec<&str>)| {
+        let targets = either(&targets);
+        format!(
+            "{start} with {targets} {have} {after} {installed} instead of {before}{unpacked}: {change}"
+        )
+    };
+    alike.into_iter().map(sentence).collect()
+}
+
+/// `a`, `a or b`, `a, b or c`.
+fn either(words: &[&str]) -> String {
+    match words.split_last() {
+        Some((last, others)) if !others.is_empty() => format!("{} or {last}", others.join(", ")),
+        _ => words.concat(),
+    }
 }
 
 fn change(before: u64, after: u64) -> String {

@@ -5,11 +5,12 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::Command;
 
+use crate::command::succeeds;
 use crate::shards::{PREFIX, one_shard, three_shards};
 use kpack_artifact::sizes::{Depth, Row, Sizes, measure};
 use kpack_cli::report::page;
 use kpack_split::install::{InstallOptions, install};
-use kpack_tests::fixture::add_and_mul;
+use kpack_tests::fixture::{FatLibrary, Storage, add_and_mul, code_with};
 use kpack_tests::require;
 use kpack_tests::tree::{Tree, write};
 
@@ -105,6 +106,64 @@ fn sums_by_module_and_target() {
             "rocblas gfx942",
         ]
     );
+}
+
+/// A library with this many bytes of code for each target, which is not compressed.
+fn library(tree: &Tree, sizes: &[(&str, usize)]) {
+    let code = sizes.iter().map(|(target, size)| code_with(target, &vec![0; *size]));
+    let library = tree.path("prefix/lib/libvec.so");
+    FatLibrary::new().wrapper(Storage::Plain, Vec::from_iter(code)).build(&library).unwrap();
+}
+
+/// What the command prints of the prefix, and then of the same one once it is split.
+fn reported(tree: &Tree, options: &[&str]) -> [String; 2] {
+    let arguments = [&["report", "prefix"], options].concat();
+    let fat = succeeds(tree, &arguments);
+    install(&InstallOptions::new(tree.path("prefix"), "vec", ["lib/libvec.so"]), &()).unwrap();
+    [fat, succeeds(tree, &arguments)]
+}
+
+#[test]
+fn what_an_unsplit_tree_would_have_is_not_what_it_has() {
+    let tree = Tree::new();
+    library(&tree, &[("gfx1100", 40_000), ("gfx942", 40_000)]);
+    let [fat, split] = reported(&tree, &[]);
+    let would = "if split, a machine with gfx1100 or gfx942 would have ";
+    assert!(fat.contains(would) && fat.contains(" installed (before compression) "), "{fat}");
+    assert!(split.contains("\na machine with gfx1100 "), "{split}");
+    assert!(!split.contains("if split") && !split.contains("compression"), "{split}");
+}
+
+#[test]
+fn many_sizes_are_a_range_and_all_are_listed_if_asked_for() {
+    let tree = Tree::new();
+    let names = ["gfx906", "gfx90a", "gfx942", "gfx1030", "gfx1100"];
+    let sizes = names.iter().enumerate().map(|(index, name)| (*name, 10_000 * (index + 1)));
+    library(&tree, &Vec::from_iter(sizes));
+    let fat = succeeds(&tree, &["report", "prefix"]);
+    let range = fat.lines().last().unwrap();
+    assert!(range.contains(" (gfx906) to ") && range.contains(" (gfx1100) installed"), "{fat}");
+    let all = succeeds(&tree, &["report", "prefix", "--verbose"]);
+    let listed = all.lines().filter(|line| line.contains("a machine with gfx"));
+    assert_eq!(listed.count(), names.len(), "{all}");
+}
+
+#[test]
+fn rows_fit_into_a_terminal_and_the_indexes_of_archives_share_one() {
+    let tree = Tree::new();
+    library(&tree, &[("gfx90a:sramecc+:xnack-", 1), ("gfx942", 1)]);
+    let [_, split] = reported(&tree, &["--by", "binary"]);
+    assert_eq!(split.matches("archive index").count(), 1, "{split}");
+    assert!(split.contains("\n  all targets "), "{split}");
+    let library = "lib/with/a/long/path/in/the/prefix/that/takes/a/whole/line/of/a/terminal.so";
+    tree.copy_file("prefix/lib/libvec.so", &format!("prefix/{library}"));
+    for depth in ["module", "target", "binary"] {
+        let text = succeeds(&tree, &["report", "prefix", "--by", depth]);
+        let rows = text.lines().filter(|line| line.ends_with('%'));
+        for row in rows.filter(|line| !line.starts_with("a machine")) {
+            assert!(row.len() <= 80, "{row}");
+        }
+    }
 }
 
 #[test]
