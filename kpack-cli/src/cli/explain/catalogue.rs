@@ -101,8 +101,8 @@ catalogue! {
             "Correct the command; `--help` lists the arguments."
 
         RESOLVED_ELSEWHERE
-            "A named file is a link to another file of the prefix, which is split instead."
-            "The archives are named after the file, not after the link."
+            "A named path leads to a file at another path of the prefix, for example because it is a symbolic link. kpack splits that file."
+            "The names of the kernels contain the path of the file, not the path that was given."
             "Nothing."
 
         SHARED_LINK
@@ -312,9 +312,9 @@ catalogue! {
             "Load the driver with `modprobe amdgpu`, or install it. In WSL, install ROCm for WSL."
 
         NO_DEVICE_ACCESS
-            "The kernel lists GPUs, but this process may not use them through `/dev/kfd`."
+            "Programs cannot use the machine's GPUs: `/dev/kfd` does not exist here, this user may not read and write it, or no GPU reaches this container."
             "Programs see no GPU at all, whatever is installed."
-            "Add the user to the group that owns `/dev/kfd` and log in again, or start the container with `--device /dev/kfd --device /dev/dri`."
+            "Add the user to the group that owns `/dev/kfd` (`render` or `video`) and log in again, or start the container with `--device /dev/kfd --device /dev/dri --group-add render`."
 
         GPU_OVERRIDDEN
             "`HSA_OVERRIDE_GFX_VERSION` makes programs ask for the code of another GPU."
