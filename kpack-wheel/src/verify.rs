@@ -340,7 +340,17 @@ fn overlay(
     unpacked.targets.clone_from(&options.targets);
     unpacked.jobs = options.jobs;
     let found = verify::verify(std::slice::from_ref(&tree), &unpacked, &()).map_err(of_wheel)?;
+    let given: Selection = targets_of(pins, devices).collect();
     for mut check in found.findings {
+        // The fault is that the device wheel with the code was not given, and that was reported.
+        if check.severity == Severity::Fault
+            && [ids::MISSING_ARCHIVE, ids::MISSING_TARGET].contains(&check.id)
+            && devices.len() < pins.devices().len()
+            && let Some(target) = check.details.target.as_ref().and_then(|id| id.parse().ok())
+            && !given.matches(&TargetId::package_owner(&target))
+        {
+            check.severity = Severity::Note;
+        }
         // Files in wheels instead of temporary ones.
         let (wheel, directory) = origin(check.file());
         if let Ok(within) = check.file().strip_prefix(directory) {
@@ -365,6 +375,13 @@ fn overlay(
         report.findings.push(check);
     }
     Ok(())
+}
+
+/// The targets of the extras whose device wheels are all among `devices`.
+fn targets_of(pins: &Pins, devices: &[&Wheel]) -> impl Iterator<Item = TargetId> {
+    let is_given = |pin: &Pin| devices.iter().any(|device| pin.is_for(device));
+    let targets = pins.targets().filter(move |(.., asked)| asked.iter().all(is_given));
+    targets.map(|(target, ..)| target)
 }
 
 /// Which device wheel each file of `site-packages` is from, if it is from one.

@@ -233,6 +233,11 @@ fn a_complete_set_verifies_and_an_incomplete_or_changed_one_does_not() {
     let said = verified(&tree, &written[1..], &[]);
     let missing = "the extras ask for vec-device-gfx90a==1.0, which is not among these wheels [missing-wheel]";
     assert!(said.contains(missing) && said.ends_with("exit code 1\n"), "{said}");
+    // One cause is one fault, also for the host wheel alone.
+    assert_eq!(said.matches("FAULT").count(), 1, "{said}");
+    let alone = verified(&tree, &written[2..], &[]);
+    assert!(alone.contains("vec-device-gfx942==1.0, which are not among these"), "{alone}");
+    assert_eq!(alone.matches("FAULT").count(), 1, "{alone}");
     // With the device wheels at hand, and those of one GPU.
     let said = verified(&tree, &written[1..], &["--arch", "gfx942"]);
     assert!(said.ends_with("exit code 0\n"), "{said}");
