@@ -290,8 +290,7 @@ impl<'de> DeserializeSeed<'de> for PathIn<'_, '_> {
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
         let start = self.0.offset();
         let path = TextOrOther.deserialize(deserializer)?;
-        // `rmp_serde` passes such a string on as bytes.
-        if path.is_none() && matches!(self.0.bytes()[start], 0xa0..=0xbf | 0xd9..=0xdb) {
+        if path.is_none() && self.0.has_bad_text(start) {
             return Err(Error::custom("a string is not UTF-8"));
         }
         Ok(path)

@@ -10,11 +10,13 @@ use std::collections::BTreeMap;
 use std::fmt::{self, Display};
 use std::io::{self, Read};
 use std::marker::PhantomData;
+use std::ops::Range;
 use std::str;
 
-use rmp_serde::decode;
+use rmp_serde::decode::ReadReader;
 use serde::de::{
-    DeserializeSeed, Deserializer, Error, IgnoredAny, MapAccess, SeqAccess, Unexpected, Visitor,
+    DeserializeSeed, Deserializer, Error, Expected, IgnoredAny, MapAccess, SeqAccess, Unexpected,
+    Visitor,
 };
 use serde::ser::{Serialize, Serializer};
 
@@ -22,8 +24,6 @@ use crate::Reason;
 
 /// How deep values may be nested. The formats need five levels; values of unknown keys may need more.
 const MAX_DEPTH: usize = 64;
-/// Ends each key in the text of an error. Keys are escaped, so none contains it.
-const END_OF_KEY: char = '\0';
 /// The longest key in an error, in characters.
 const MAX_KEY: usize = 200;
 
@@ -94,7 +94,8 @@ impl<'a> Input<'a> {
     ) -> Result<S::Value, MessagePackError> {
         let mut decoder = rmp_serde::Deserializer::new(self);
         decoder.set_max_depth(depth);
-        seed.deserialize(&mut decoder).map_err(|error| self.error(&error))
+        let node = Node { source: &mut decoder, input: self, part: Part::Value };
+        seed.deserialize(node).map_err(|failure| self.error(failure))
     }
 
     /// Fails if anything follows the value; `what` names the value in the message.
@@ -109,41 +110,47 @@ impl<'a> Input<'a> {
         }
     }
 
-    fn error(&self, error: &decode::Error) -> MessagePackError {
-        let text = error.to_string();
-        let (path, text) = text.rsplit_once(END_OF_KEY).unwrap_or(("", &text));
+    fn error(&self, failure: Failure) -> MessagePackError {
+        let Refusal { reason, is_mismatch, path } = *failure.0;
         if self.is_damaged.get() {
             let reason = "truncated, or not MessagePack".into();
             return MessagePackError { offset: self.value.get(), reason };
         }
-        let kinds = ["invalid type: ", "invalid value: ", "invalid length "];
-        let mismatch = kinds.iter().find_map(|kind| {
-            let (found, expected) = text.strip_prefix(kind)?.rsplit_once(", expected ")?;
-            Some(Reason::mismatch("", expected, in_words(found)))
-        });
         // Other errors are about a map, of which all was read up to here.
-        let offset = if mismatch.is_some() { self.value.get() } else { self.offset() };
-        let reason = mismatch.unwrap_or_else(|| text.into());
-        if path.is_empty() {
-            return MessagePackError { offset, reason };
-        }
-        let path = path.replace(END_OF_KEY, " > ");
-        MessagePackError { offset, reason: reason.after(format_args!("{path}: ")) }
+        let offset = if is_mismatch { self.value.get() } else { self.offset() };
+        let keys = path.iter().rev().map(String::as_str);
+        let path = keys.collect::<Vec<_>>().join(" > ");
+        let colon = if path.is_empty() { "" } else { ": " };
+        MessagePackError { offset, reason: reason.after(format_args!("{path}{colon}")) }
     }
-}
 
-/// What serde found, in the words of these formats.
-fn in_words(found: &str) -> String {
-    match found.split(' ').next().unwrap_or_default() {
-        "integer" => format!("the {}", found.replace('`', "")),
-        "string" => "a string".to_owned(),
-        "byte" => "a byte string".to_owned(),
-        "sequence" => "a list".to_owned(),
-        "map" => "a map".to_owned(),
-        length if length.bytes().all(|byte| byte.is_ascii_digit()) => {
-            format!("one of length {length}")
+    /// The size of what precedes a string's bytes.
+    fn head(&self, start: usize) -> usize {
+        match self.bytes.get(start) {
+            Some(0xd9) => 2,
+            Some(0xda) => 3,
+            Some(0xdb) => 5,
+            _ => 1,
         }
-        _ => "a value of another type".to_owned(),
+    }
+
+    /// Whether a string begins at `start`.
+    fn has_text(&self, start: usize) -> bool {
+        matches!(self.bytes.get(start), Some(0xa0..=0xbf | 0xd9..=0xdb))
+    }
+
+    /// Whether a string begins at `start`, and ends where was read last, that is not UTF-8.
+    pub(crate) fn has_bad_text(&self, start: usize) -> bool {
+        let text = self.bytes.get(start + self.head(start)..self.offset());
+        self.has_text(start) && text.is_some_and(|text| str::from_utf8(text).is_err())
+    }
+
+    /// The text of a string, for an error.
+    #[cold]
+    fn key(&self, place: Range<usize>) -> String {
+        let text = self.bytes.get(place.start + self.head(place.start)..place.end);
+        let text = String::from_utf8_lossy(text.unwrap_or_default());
+        text.escape_debug().take(MAX_KEY).collect()
     }
 }
 
@@ -187,13 +194,337 @@ pub(crate) fn begins_map(first: u8) -> bool {
     matches!(first, 0x80..=0x8f | 0xde | 0xdf)
 }
 
-/// The error, about the value of `key`.
+/// Why a value is refused. It is small, since nearly all results have none.
+#[derive(Debug)]
+pub(crate) struct Failure(Box<Refusal>);
+
+#[derive(Debug)]
+struct Refusal {
+    reason: Reason,
+    /// Whether it is another value than was expected.
+    is_mismatch: bool,
+    /// The keys that lead to it, from the last one.
+    path: Vec<String>,
+}
+
+impl Failure {
+    fn mismatch(found: impl Display, expected: &dyn Expected) -> Self {
+        let reason = Reason::mismatch("", expected, found);
+        Self(Box::new(Refusal { reason, is_mismatch: true, path: Vec::new() }))
+    }
+}
+
+impl Failure {
+    /// The same, about a value of this key.
+    #[cold]
+    fn within(mut self, key: String) -> Self {
+        self.0.path.push(key);
+        self
+    }
+}
+
+impl Display for Failure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.0.reason.fmt(f)
+    }
+}
+
+impl std::error::Error for Failure {}
+
+impl Error for Failure {
+    fn custom<T: Display>(text: T) -> Self {
+        let reason = text.to_string().into();
+        Self(Box::new(Refusal { reason, is_mismatch: false, path: Vec::new() }))
+    }
+
+    fn invalid_type(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        match found {
+            Unexpected::Unsigned(number) => {
+                Self::mismatch(format_args!("the integer {number}"), expected)
+            }
+            Unexpected::Signed(number) => {
+                Self::mismatch(format_args!("the integer {number}"), expected)
+            }
+            Unexpected::Str(_) => Self::mismatch("a string", expected),
+            Unexpected::Bytes(_) => Self::mismatch("a byte string", expected),
+            Unexpected::Seq => Self::mismatch("a list", expected),
+            Unexpected::Map => Self::mismatch("a map", expected),
+            _ => Self::mismatch("a value of another type", expected),
+        }
+    }
+
+    fn invalid_value(found: Unexpected<'_>, expected: &dyn Expected) -> Self {
+        Self::invalid_type(found, expected)
+    }
+
+    fn invalid_length(size: usize, expected: &dyn Expected) -> Self {
+        Self::mismatch(format_args!("one of length {size}"), expected)
+    }
+}
+
+/// A value that `rmp_serde` found.
+enum Event<'e> {
+    Bool(bool),
+    Unsigned(u64),
+    Signed(i64),
+    Float(f64),
+    Text(&'e str),
+    Bytes(&'e [u8]),
+    List(&'e mut dyn Source),
+    Map(&'e mut dyn Source),
+    /// Nil or an extension.
+    Other,
+}
+
+/// Takes a value; returns whether to go on.
+type Sink<'s> = &'s mut dyn FnMut(Event<'_>) -> bool;
+
+#[derive(Clone, Copy)]
+enum Part {
+    Key,
+    /// An element of a list as well.
+    Value,
+}
+
+/// What `rmp_serde` reads values from. It is a trait object, because its deserializer has the size of some pages with
+/// each visitor, and the loader would be a fifth larger.
+trait Source {
+    /// How many elements or entries are left.
+    fn left(&self) -> usize;
+
+    /// Reads the next part into `sink`; skips it without one. An error is what `rmp_serde` says.
+    fn next(&mut self, part: Part, sink: Option<Sink<'_>>) -> Result<(), String>;
+}
+
+impl Source for rmp_serde::Deserializer<ReadReader<&Input<'_>>> {
+    fn left(&self) -> usize {
+        1
+    }
+
+    fn next(&mut self, _: Part, sink: Option<Sink<'_>>) -> Result<(), String> {
+        IntoSink(sink).deserialize(self).map_err(text)
+    }
+}
+
 #[cold]
-#[inline(never)]
-pub(crate) fn within<E: Error>(key: impl Display, error: &E) -> E {
-    let key = key.to_string();
-    let key: String = key.escape_debug().take(MAX_KEY).collect();
-    E::custom(format_args!("{key}{END_OF_KEY}{error}"))
+fn text(error: impl Display) -> String {
+    error.to_string()
+}
+
+struct Elements<A>(A);
+
+impl<'de, A: SeqAccess<'de>> Source for Elements<A> {
+    fn left(&self) -> usize {
+        self.0.size_hint().unwrap_or_default()
+    }
+
+    fn next(&mut self, _: Part, sink: Option<Sink<'_>>) -> Result<(), String> {
+        self.0.next_element_seed(IntoSink(sink)).map(drop).map_err(text)
+    }
+}
+
+struct Pairs<A>(A);
+
+impl<'de, A: MapAccess<'de>> Source for Pairs<A> {
+    fn left(&self) -> usize {
+        self.0.size_hint().unwrap_or_default()
+    }
+
+    fn next(&mut self, part: Part, sink: Option<Sink<'_>>) -> Result<(), String> {
+        match part {
+            Part::Key => self.0.next_key_seed(IntoSink(sink)).map(drop).map_err(text),
+            Part::Value => self.0.next_value_seed(IntoSink(sink)).map_err(text),
+        }
+    }
+}
+/// Passes a value to a sink, or skips it.
+struct IntoSink<'s>(Option<Sink<'s>>);
+
+impl IntoSink<'_> {
+    fn event<E: Error>(self, event: Event<'_>) -> Result<(), E> {
+        let goes_on = self.0.is_none_or(|sink| sink(event));
+        if goes_on { Ok(()) } else { Err(E::custom("")) }
+    }
+}
+
+impl<'de> DeserializeSeed<'de> for IntoSink<'_> {
+    type Value = ();
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<(), D::Error> {
+        match self.0 {
+            Some(_) => deserializer.deserialize_any(self),
+            None => deserializer.deserialize_ignored_any(IgnoredAny).map(drop),
+        }
+    }
+}
+
+impl<'de> Visitor<'de> for IntoSink<'_> {
+    type Value = ();
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str("a value")
+    }
+
+    fn visit_bool<E: Error>(self, value: bool) -> Result<(), E> {
+        self.event(Event::Bool(value))
+    }
+
+    fn visit_i64<E: Error>(self, number: i64) -> Result<(), E> {
+        self.event(Event::Signed(number))
+    }
+
+    fn visit_u64<E: Error>(self, number: u64) -> Result<(), E> {
+        self.event(Event::Unsigned(number))
+    }
+
+    fn visit_f64<E: Error>(self, number: f64) -> Result<(), E> {
+        self.event(Event::Float(number))
+    }
+
+    fn visit_unit<E: Error>(self) -> Result<(), E> {
+        self.event(Event::Other)
+    }
+
+    fn visit_str<E: Error>(self, text: &str) -> Result<(), E> {
+        self.event(Event::Text(text))
+    }
+
+    fn visit_bytes<E: Error>(self, bytes: &[u8]) -> Result<(), E> {
+        self.event(Event::Bytes(bytes))
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, list: A) -> Result<(), A::Error> {
+        self.event(Event::List(&mut Elements(list)))
+    }
+
+    fn visit_map<A: MapAccess<'de>>(self, map: A) -> Result<(), A::Error> {
+        self.event(Event::Map(&mut Pairs(map)))
+    }
+
+    /// An extension.
+    fn visit_newtype_struct<D: Deserializer<'de>>(self, value: D) -> Result<(), D::Error> {
+        IgnoredAny.visit_newtype_struct(value)?;
+        self.event(Event::Other)
+    }
+}
+
+/// A part of a source as serde's deserializer.
+struct Node<'n, 'a> {
+    source: &'n mut dyn Source,
+    input: &'n Input<'a>,
+    part: Part,
+}
+
+impl<'de> Deserializer<'de> for Node<'_, '_> {
+    type Error = Failure;
+
+    fn deserialize_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+        let Self { source, input, part } = self;
+        let start = input.offset();
+        let (mut visitor, mut read) = (Some(visitor), None);
+        let mut sink = |event: Event<'_>| {
+            let Some(visitor) = visitor.take() else { return false };
+            let value = match event {
+                Event::Bool(value) => visitor.visit_bool(value),
+                Event::Unsigned(number) => visitor.visit_u64(number),
+                Event::Signed(number) => visitor.visit_i64(number),
+                Event::Float(number) => visitor.visit_f64(number),
+                Event::Text(text) => visitor.visit_str(text),
+                // `rmp_serde` passes a string that is not UTF-8 on as bytes.
+                Event::Bytes(_) if input.has_text(start) => visitor.visit_unit(),
+                Event::Bytes(bytes) => visitor.visit_bytes(bytes),
+                Event::List(source) => visitor.visit_seq(ListIn { source, input, index: 0 }),
+                Event::Map(source) => visitor.visit_map(MapIn { source, input, key: 0..0 }),
+                Event::Other => visitor.visit_unit(),
+            };
+            let is_read = value.is_ok();
+            read = Some(value);
+            is_read
+        };
+        let decoded = source.next(part, Some(&mut sink));
+        match (decoded, read) {
+            (Ok(()), Some(read)) => read,
+            (Err(_), Some(Err(mut failure))) if input.has_bad_text(start) => {
+                failure.0.reason = "a string is not UTF-8".into();
+                Err(failure)
+            }
+            (Err(_), Some(Err(failure))) => Err(failure),
+            (Err(error), _) => Err(Failure::custom(error)),
+            (Ok(()), None) => Err(Failure::custom("no value")),
+        }
+    }
+
+    fn deserialize_ignored_any<V: Visitor<'de>>(self, visitor: V) -> Result<V::Value, Failure> {
+        self.source.next(self.part, None).map_err(Failure::custom)?;
+        visitor.visit_unit()
+    }
+
+    serde::forward_to_deserialize_any! {
+        bool i8 i16 i32 i64 i128 u8 u16 u32 u64 u128 f32 f64 char str string bytes byte_buf option unit unit_struct
+        newtype_struct seq tuple tuple_struct map struct enum identifier
+    }
+}
+
+struct ListIn<'n, 'a> {
+    source: &'n mut dyn Source,
+    input: &'n Input<'a>,
+    index: usize,
+}
+
+impl<'de> SeqAccess<'de> for ListIn<'_, '_> {
+    type Error = Failure;
+
+    fn next_element_seed<S: DeserializeSeed<'de>>(
+        &mut self,
+        seed: S,
+    ) -> Result<Option<S::Value>, Failure> {
+        if self.source.left() == 0 {
+            return Ok(None);
+        }
+        let node = Node { source: self.source, input: self.input, part: Part::Value };
+        let read = seed.deserialize(node).map_err(|failure| failure.within(self.index.to_string()));
+        self.index += 1;
+        read.map(Some)
+    }
+
+    fn size_hint(&self) -> Option<usize> {
+        Some(self.source.left())
+    }
+}
+
+struct MapIn<'n, 'a> {
+    source: &'n mut dyn Source,
+    input: &'n Input<'a>,
+    /// Where the last key is.
+    key: Range<usize>,
+}
+
+impl<'de> MapAccess<'de> for MapIn<'_, '_> {
+    type Error = Failure;
+
+    fn next_key_seed<S: DeserializeSeed<'de>>(
+        &mut self,
+        seed: S,
+    ) -> Result<Option<S::Value>, Failure> {
+        if self.source.left() == 0 {
+            return Ok(None);
+        }
+        let start = self.input.offset();
+        let node = Node { source: self.source, input: self.input, part: Part::Key };
+        let key = seed.deserialize(node)?;
+        self.key = start..self.input.offset();
+        Ok(Some(key))
+    }
+
+    fn next_value_seed<S: DeserializeSeed<'de>>(&mut self, seed: S) -> Result<S::Value, Failure> {
+        let node = Node { source: self.source, input: self.input, part: Part::Value };
+        let read = seed.deserialize(node);
+        read.map_err(|failure| failure.within(self.input.key(self.key.clone())))
+    }
+
+    fn size_hint(&self) -> Option<usize> {
+        Some(self.source.left())
+    }
 }
 
 /// A map with known keys, read entry by entry.
@@ -209,7 +540,6 @@ pub(crate) trait Record<'de>: Sized {
 }
 
 /// Reads a map into `record`.
-#[inline(never)]
 pub(crate) fn record<'de, R: Record<'de>, D: Deserializer<'de>>(
     record: R,
     deserializer: D,
@@ -251,7 +581,7 @@ pub(crate) fn field<'de, S: DeserializeSeed<'de>, A: MapAccess<'de>>(
     if field.is_some() {
         return Err(Error::custom(format_args!("the key `{key}` appears twice")));
     }
-    *field = Some(map.next_value_seed(seed).map_err(|error| within(key, &error))?);
+    *field = Some(map.next_value_seed(seed)?);
     Ok(())
 }
 
@@ -277,7 +607,6 @@ impl<T> Copy for TextAs<T> {}
 impl<'de, T> DeserializeSeed<'de> for TextAs<T> {
     type Value = T;
 
-    #[inline(never)]
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<T, D::Error> {
         deserializer.deserialize_str(self)
     }
@@ -316,7 +645,6 @@ pub(crate) struct TextOrOther;
 impl<'de> DeserializeSeed<'de> for TextOrOther {
     type Value = Option<String>;
 
-    #[inline(never)]
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
         deserializer.deserialize_any(self)
     }
@@ -390,7 +718,6 @@ impl<T> Copy for Number<T> {}
 impl<'de, T: TryFrom<u64>> DeserializeSeed<'de> for Number<T> {
     type Value = T;
 
-    #[inline(never)]
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<T, D::Error> {
         // `deserialize_u64` would not say what it found.
         let number = deserializer.deserialize_any(AnyNumber)?;
@@ -426,7 +753,6 @@ pub(crate) struct Digest<const SIZE: usize>;
 impl<'de, const SIZE: usize> DeserializeSeed<'de> for Digest<SIZE> {
     type Value = [u8; SIZE];
 
-    #[inline(never)]
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
         deserializer.deserialize_bytes(self)
     }
@@ -464,7 +790,6 @@ pub(crate) struct ListOf<S>(pub(crate) usize, pub(crate) S);
 impl<'de, S: DeserializeSeed<'de> + Copy> DeserializeSeed<'de> for ListOf<S> {
     type Value = Vec<S::Value>;
 
-    #[inline(never)]
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
         // `deserialize_seq` would take a byte string as well.
         deserializer.deserialize_any(self)
@@ -487,13 +812,10 @@ impl<'de, S: DeserializeSeed<'de> + Copy> Visitor<'de> for ListOf<S> {
             return Err(Error::invalid_length(size, &self));
         }
         let mut list = Vec::new();
-        loop {
-            match elements.next_element_seed(self.1) {
-                Ok(Some(element)) => list.push(element),
-                Ok(None) => return Ok(list),
-                Err(error) => return Err(within(list.len(), &error)),
-            }
+        while let Some(element) = elements.next_element_seed(self.1)? {
+            list.push(element);
         }
+        Ok(list)
     }
 }
 
@@ -504,7 +826,6 @@ pub(crate) struct MapOf<S>(pub(crate) usize, pub(crate) S);
 impl<'de, S: DeserializeSeed<'de> + Copy> DeserializeSeed<'de> for MapOf<S> {
     type Value = BTreeMap<String, S::Value>;
 
-    #[inline(never)]
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
         deserializer.deserialize_map(self)
     }
@@ -527,8 +848,7 @@ impl<'de, S: DeserializeSeed<'de> + Copy> Visitor<'de> for MapOf<S> {
         }
         let mut map = BTreeMap::new();
         while let Some(key) = entries.next_key_seed(TEXT)? {
-            let value = entries.next_value_seed(self.1).map_err(|error| within(&key, &error))?;
-            map.insert(key, value);
+            map.insert(key, entries.next_value_seed(self.1)?);
         }
         Ok(map)
     }

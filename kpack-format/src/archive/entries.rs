@@ -211,9 +211,7 @@ impl<'de> Visitor<'de> for TargetsIn<'_, '_> {
         }
         let mut entries = Vec::with_capacity(count.min(MAX_CAPACITY));
         while let Some(target) = map.next_key_seed(TEXT)? {
-            let entry = map.next_value_seed(EntryIn(self.0));
-            let entry = entry.map_err(|error| wire::within(&target, &error))?;
-            entries.push((target, entry));
+            entries.push((target, map.next_value_seed(EntryIn(self.0))?));
         }
         entries.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         if entries.windows(2).any(|two| two[0].0 == two[1].0) {
