@@ -286,8 +286,8 @@ enum Part {
     Value,
 }
 
-/// What `rmp_serde` reads values from. It is a trait object, because its deserializer has the size of some pages with
-/// each visitor, and the loader would be a fifth larger.
+/// What values are read from. It is used as a trait object because `rmp_serde` is compiled again for each type of visitor,
+/// and with all types that are read, the loader would be a fifth larger.
 trait Source {
     /// How many elements or entries are left.
     fn left(&self) -> usize;
