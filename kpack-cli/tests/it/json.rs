@@ -133,10 +133,9 @@ fn commands_about_prefixes_print_what_the_schema_says() {
     let bytes = fs::read(tree.path(archive)).unwrap();
     // In a code object, and in the type of the TOC's first value.
     let toc = u64::from_le_bytes(bytes[8..16].try_into().unwrap());
-    let found = format!("a list of length {}", bytes[toc as usize] & 0xf);
     for (at, details) in [
         (90, json!({"kernel": "lib/libvec.so#0", "target": "gfx942", "offset": 72})),
-        (toc as usize, json!({"offset": toc, "expected": "a map", "found": found})),
+        (toc as usize, json!({"offset": toc, "expected": "a map", "found": "a list"})),
     ] {
         let mut damaged = bytes.clone();
         damaged[at] ^= 0x10;
