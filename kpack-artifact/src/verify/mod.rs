@@ -113,7 +113,7 @@ fn verify_all(
     let found = files.find(paths, &mut report)?;
     files.verify(&found, progress, &mut report)?;
     files.unused_kernels(paths, &found, &mut report);
-    files.allow_missing_gpus(&mut report);
+    files.allow_missing_targets(&mut report);
     let context = TreeContext { files: &files, artifacts: &artifacts, kernel_files, original };
     let sets = artifacts::verify(&context, &mut report)?;
     for path in paths.iter().filter(|path| path.is_dir()) {

@@ -38,7 +38,7 @@ const GFX90A: [&str; 4] = [
     "vec_lib_gfx90a:xnack-",
 ];
 
-const ROWS: [Row; 6] = [
+const ROWS: [Row; 7] = [
     ("all archives", |_| (), &["kpack verify lib", "kpack verify --arch all lib"]),
     (
         "those of two GPUs",
@@ -64,6 +64,16 @@ const ROWS: [Row; 6] = [
             let archive = tree.path("lib/.kpack/vec_lib_gfx1100.kpack");
             let bytes = fs::read(&archive).unwrap();
             fs::write(&archive, &bytes[..bytes.len() - 1]).unwrap();
+        },
+        &["kpack verify lib"],
+    ),
+    (
+        "an archive has another magic",
+        |tree| {
+            let archive = tree.path("lib/.kpack/vec_lib_gfx1100.kpack");
+            let mut bytes = fs::read(&archive).unwrap();
+            bytes[2] ^= 1;
+            fs::write(&archive, bytes).unwrap();
         },
         &["kpack verify lib"],
     ),

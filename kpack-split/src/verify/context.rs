@@ -36,7 +36,7 @@ pub enum Demanded {
     /// Those of the installed packages, which fragments of manifests list; without fragments, all.
     #[default]
     Installed,
-    /// As [`Installed`](Self::Installed), but the archives of whole GPUs may be missing if those of another GPU are complete.
+    /// As [`Installed`](Self::Installed), but the archives of whole targets may be missing if those of another target are complete.
     OneGpu,
     /// All, even if the packages that contain them are not installed.
     All,
@@ -97,7 +97,7 @@ pub struct Context<'a> {
     /// Undamaged archives, by their resolved paths.
     pub(super) whole: BTreeSet<PathBuf>,
     /// Archives whose faults were reported, by their resolved paths.
-    pub(super) damaged: BTreeSet<PathBuf>,
+    pub(super) damaged: Mutex<BTreeSet<PathBuf>>,
     /// The binaries whose markers refer to an archive, by its resolved path.
     pub(super) asked_for: Mutex<BTreeMap<PathBuf, BTreeSet<String>>>,
     /// The archives that manifests list.
@@ -113,7 +113,7 @@ impl<'a> Context<'a> {
             parsed: ParsedBinaries::default(),
             surroundings,
             whole: BTreeSet::new(),
-            damaged: BTreeSet::new(),
+            damaged: Mutex::default(),
             asked_for: Mutex::default(),
             listed: Mutex::default(),
         }
@@ -131,7 +131,7 @@ impl<'a> Context<'a> {
 
     /// Whether faults of `archive` itself were reported.
     pub(super) fn is_damaged(&self, archive: &Path) -> bool {
-        archive.canonicalize().is_ok_and(|real| self.damaged.contains(&real))
+        archive.canonicalize().is_ok_and(|real| lock(&self.damaged).contains(&real))
     }
 
     /// How bad it is that what refers to `archive` finds it damaged: one fault is enough for one cause.

@@ -11,6 +11,7 @@ use super::context::{Context, Demanded, means};
 use super::report::VerifyReport;
 use crate::input::{Archives, manifest_parts, open, or_refused, read_manifest};
 use kpack_core::files::directory_of;
+use kpack_core::parallel::lock;
 use kpack_core::words::{counted, list};
 use kpack_core::{Error, Id, Reason, Severity, ids};
 
@@ -143,10 +144,15 @@ impl ManifestCheck<'_> {
                 continue;
             };
             checked += 1;
-            for reason in not_as_listed(&archive, group, file, &self.context.lookup.archives)? {
+            let severity = self.context.severity_of_damage(&archive);
+            let reasons = not_as_listed(&archive, group, file, &self.context.lookup.archives)?;
+            if reasons.iter().any(|reason| reason.starts_with(DAMAGED)) {
+                lock(&self.context.damaged).extend(archive.canonicalize());
+            }
+            for reason in reasons {
                 let text = Reason::from(format!("`{name}` for {target} {reason}"));
                 let text = text.target(target);
-                match self.context.severity_of_damage(&archive) {
+                match severity {
                     Severity::Fault => self.fault(ids::NOT_AS_LISTED, text),
                     _ => self.notes.push(text),
                 }
@@ -194,6 +200,9 @@ impl ManifestCheck<'_> {
     }
 }
 
+/// How the difference of an archive begins that cannot be read.
+const DAMAGED: &str = "is damaged: ";
+
 /// The differences between the archive at `path` and what the manifest of `group` says of it in `file`.
 ///
 /// # Errors
@@ -217,10 +226,7 @@ pub fn not_as_listed(
     }
     let toc = match or_refused(archives.toc(path))? {
         Ok(toc) => toc,
-        Err(found) => {
-            reasons.push(format!("is damaged: {}", found.text));
-            return Ok(reasons);
-        }
+        Err(found) => return Ok(vec![format!("{DAMAGED}{}", found.text)]),
     };
     let kernels = toc.kernels.values();
     let count: u64 = kernels.map(|targets| targets.len() as u64).sum();

@@ -85,8 +85,11 @@ impl Context<'_> {
             for (own, archive) in checked {
                 let faults = own.count(Severity::Fault);
                 report.extend([own]);
-                let known = if faults == 0 { &mut self.whole } else { &mut self.damaged };
-                known.extend(archive);
+                if faults == 0 {
+                    self.whole.extend(archive);
+                } else {
+                    lock(&self.damaged).extend(archive);
+                }
             }
         }
         Ok(())

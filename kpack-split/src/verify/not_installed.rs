@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 use kpack_core::parallel::lock;
 use kpack_core::words::{counted, list};
 use kpack_core::{Finding, Severity, ids};
-use kpack_format::TargetId;
+use kpack_format::{Delivery, TargetId};
 
 use super::context::{Context, Demanded};
 use super::report::VerifyReport;
@@ -16,15 +16,63 @@ pub(super) type ListedArchives = BTreeMap<PathBuf, ListedArchive>;
 
 /// An archive that a manifest lists.
 pub(super) struct ListedArchive {
-    /// The target without features, because a machine installs the variants of its GPU together.
-    gpu: TargetId,
+    target: TargetId,
     is_there: bool,
+}
+
+/// What a module's manifest lists.
+#[derive(Default)]
+struct Module {
+    listed: Vec<TargetId>,
+    /// Those with an archive, damaged or not.
+    there: BTreeSet<TargetId>,
+    damaged: BTreeSet<TargetId>,
+}
+
+impl Module {
+    fn add(&mut self, target: &TargetId, is_there: bool, is_damaged: bool) {
+        self.listed.push(target.clone());
+        if is_there {
+            self.there.insert(target.clone());
+        }
+        if is_damaged {
+            self.damaged.insert(target.clone());
+        }
+    }
+
+    /// The listed targets whose code a GPU of the target `gpu` takes, and which has no sound archive.
+    fn lacking_for(&self, gpu: &TargetId) -> Vec<&TargetId> {
+        let mut needed = gpu.taken(&self.listed, Delivery::Archive);
+        // Code for `gpu` does without code for its variants.
+        needed.retain(|own| own.processor() != gpu.processor() || own.runs_on(gpu));
+        needed.retain(|own| !self.there.contains(own) || self.damaged.contains(own));
+        needed
+    }
+}
+
+/// The targets that may be missing from all `modules`, and one that is complete, if there is one. What a GPU needs of which
+/// other code is there is not left out on purpose.
+fn may_be_missing(modules: &[Module]) -> Option<(BTreeSet<&TargetId>, &TargetId)> {
+    let there = BTreeSet::from_iter(modules.iter().flat_map(|module| &module.there));
+    let mut absent = BTreeSet::from_iter(modules.iter().flat_map(|module| &module.listed));
+    absent.retain(|target| !there.contains(target));
+    let mut complete = None;
+    for &gpu in &there {
+        let lacking = Vec::from_iter(modules.iter().flat_map(|module| module.lacking_for(gpu)));
+        if lacking.is_empty() {
+            complete = complete.or(Some(gpu));
+        }
+        for target in lacking {
+            absent.remove(target);
+        }
+    }
+    Some((absent, complete?))
 }
 
 impl Context<'_> {
     /// Records that a manifest lists `archive`.
     pub(super) fn list(&self, archive: &Path, target: &str, is_there: bool) {
-        let Ok(target) = target.parse::<TargetId>() else {
+        let Ok(target) = target.parse() else {
             return;
         };
         let directory = archive.parent().and_then(|directory| directory.canonicalize().ok());
@@ -32,48 +80,100 @@ impl Context<'_> {
             (Some(directory), Some(name)) => directory.join(name),
             _ => archive.to_owned(),
         };
-        lock(&self.listed).insert(path, ListedArchive { gpu: target.plain(), is_there });
+        lock(&self.listed).insert(path, ListedArchive { target, is_there });
     }
 
-    /// Turns faults about missing archives into notes and a warning if they are those of whole GPUs, and the archives of
-    /// another GPU are complete. Not in artifacts, which contain everything.
-    pub fn allow_missing_gpus(&self, report: &mut VerifyReport) {
+    /// Turns faults about missing archives into notes and a warning if they are those of whole targets, and the archives of
+    /// another target are complete. Not in artifacts, which contain everything.
+    pub fn allow_missing_targets(&self, report: &mut VerifyReport) {
         let options = self.options;
-        let may_lack_gpus = options.demanded == Demanded::OneGpu;
-        if !may_lack_gpus || !options.targets.is_empty() || options.against.is_some() {
+        let may_lack = options.demanded == Demanded::OneGpu && options.against.is_none();
+        if !may_lack || !options.targets.is_empty() {
             return;
         }
         let listed = lock(&self.listed);
         let outside = listed.iter().filter(|(path, _)| !self.surroundings.covers(path));
-        let (there, missing): (Vec<_>, Vec<_>) = outside.partition(|(_, archive)| archive.is_there);
-        let gpus = |archives: &[(&PathBuf, &ListedArchive)]| {
-            BTreeSet::from_iter(archives.iter().map(|(_, archive)| archive.gpu.clone()))
-        };
-        let damaged = there.iter().copied().filter(|(path, _)| self.is_damaged(path));
-        let (installed, lacking) = (gpus(&there), gpus(&missing));
-        let incomplete = &lacking | &gpus(&Vec::from_iter(damaged));
-        let absent: BTreeSet<&TargetId> = lacking.difference(&installed).collect();
-        let Some(complete) = installed.difference(&incomplete).next() else {
+        let mut modules: BTreeMap<&str, Module> = BTreeMap::new();
+        for (path, archive) in outside {
+            // The paths of a module's archives differ in the target only, which is last and contains no `_`.
+            let path_of_module = path.to_str().and_then(|path| path.rsplit_once('_'));
+            let module = modules.entry(path_of_module.unwrap_or_default().0).or_default();
+            module.add(&archive.target, archive.is_there, self.is_damaged(path));
+        }
+        let modules = Vec::from_iter(modules.into_values());
+        let Some((absent, complete)) = may_be_missing(&modules) else {
             return;
         };
         let is_excused = |finding: &Finding| {
             let target = finding.details.target.as_ref().and_then(|target| target.parse().ok());
             finding.severity == Severity::Fault
                 && finding.id == ids::MISSING_ARCHIVE
-                && target.is_some_and(|target: TargetId| absent.contains(&target.plain()))
+                && target.is_some_and(|target: TargetId| absent.contains(&target))
                 && !self.surroundings.covers(finding.file())
         };
         let excused = report.findings.iter_mut().filter(|finding| is_excused(finding));
         if excused.map(|finding| finding.severity = Severity::Note).count() == 0 {
             return;
         }
-        let count = missing.iter().filter(|(_, archive)| absent.contains(&archive.gpu)).count();
+        let archives = || modules.iter().flat_map(|module| &module.listed);
         let text = format!(
-            "{count} of {} are not installed: those for {}; `--arch {complete}` verifies one GPU, and `--arch all` demands \
-             all archives",
-            counted(there.len() + missing.len(), "archive"),
-            list(absent)
+            "{} of {} are not installed: those for {}; `--arch {complete}` verifies one GPU, and `--arch all` demands all \
+             archives",
+            archives().filter(|target| absent.contains(target)).count(),
+            counted(archives().count(), "archive"),
+            list(&absent)
         );
         report.findings.push(Finding::general(Severity::Warning, ids::MISSING_ARCHIVE, text));
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn module(listed: &[(&str, bool)]) -> Module {
+        let mut module = Module::default();
+        for (target, is_there) in listed {
+            module.add(&target.parse().unwrap(), *is_there, false);
+        }
+        module
+    }
+
+    fn absent(modules: &[Module]) -> Vec<String> {
+        let found = may_be_missing(modules).map(|(absent, _)| absent);
+        found.into_iter().flatten().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn whole_targets_may_be_missing_beside_a_complete_one() {
+        let own = || module(&[("gfx1100", true), ("gfx942", false)]);
+        assert_eq!(absent(&[own()]), ["gfx942"]);
+        // A second module lacks the code for the machine's GPU, which is not left out on purpose.
+        assert_eq!(absent(&[own(), module(&[("gfx1100", false), ("gfx942", false)])]), [""; 0]);
+        assert_eq!(absent(&[own(), module(&[("gfx942", false)])]), ["gfx942"]);
+        assert_eq!(absent(&[module(&[("gfx1100", false), ("gfx942", false)])]), [""; 0]);
+    }
+
+    #[test]
+    fn a_variant_needs_the_plain_code_but_not_the_reverse() {
+        let targets = [("gfx90a", false), ("gfx90a:xnack+", true), ("gfx942", true)];
+        assert_eq!(absent(&[module(&targets)]), [""; 0]);
+        let plain = module(&[("gfx90a", true), ("gfx90a:xnack+", false)]);
+        assert_eq!(absent(&[plain]), ["gfx90a:xnack+"]);
+    }
+
+    #[test]
+    fn a_gpu_needs_generic_code_where_it_has_none_of_its_own() {
+        let own = || module(&[("gfx1100", true), ("gfx942", false)]);
+        let generic = || module(&[("gfx11-generic", false), ("gfx942", false)]);
+        assert_eq!(absent(&[own(), generic()]), [""; 0]);
+        assert_eq!(absent(&[own(), generic(), module(&[("gfx1201", true)])]), ["gfx942"]);
+    }
+
+    #[test]
+    fn a_damaged_archive_completes_nothing() {
+        let mut own = module(&[("gfx1100", true), ("gfx942", false)]);
+        own.damaged.insert("gfx1100".parse().unwrap());
+        assert_eq!(absent(&[own]), [""; 0]);
     }
 }

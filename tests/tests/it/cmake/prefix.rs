@@ -2,7 +2,7 @@
 
 use std::ffi::OsStr;
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use kpack_tests::sha256;
@@ -54,8 +54,7 @@ impl Prefix<'_> {
     /// The binary has no device code, and its marker leads to all that it had.
     pub(crate) fn is_split(&self, binary: &str) {
         self.is_split_without_kpacks(binary);
-        Run::of(Command::new(&self.package.helper).arg("verify").arg(self.path.join(binary)))
-            .succeeds();
+        self.verify(&self.path.join(binary));
     }
 
     /// The binary has no device code; its kpacks are elsewhere.
@@ -73,7 +72,12 @@ impl Prefix<'_> {
 
     /// All manifests, archives and binaries of the prefix agree.
     pub(crate) fn verifies(&self) {
-        Run::of(Command::new(&self.package.helper).arg("verify").arg(&self.path)).succeeds();
+        self.verify(&self.path);
+    }
+
+    fn verify(&self, path: &Path) {
+        let mut verify = Command::new(&self.package.helper);
+        Run::of(verify.args(["verify", "--arch", "all"]).arg(path)).succeeds();
     }
 
     pub(crate) fn readelf(&self, option: &str, binary: &str) -> String {
