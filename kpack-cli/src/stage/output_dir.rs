@@ -142,11 +142,13 @@ impl OutputDir {
         names.push(STAMP.into());
         let is_stale = |path: &&PathBuf| !names.contains(path);
         let stale: Vec<PathBuf> = earlier.iter().filter(is_stale).cloned().collect();
+        // An interrupted run may have removed its stale files, and not their directories.
+        let gone = Vec::from_iter(stale.iter().chain(&self.unfinished).cloned());
         let may_replace =
             |path: &Path| if earlier.contains(path) { Ok(()) } else { appeared(path) };
         let new = NewNames::new(&names).instead_of(&stale).where_allowed(&may_replace);
         self.stage.fill(&self.tree, &new, &|output| {
-            remove_emptied(output, &stale);
+            remove_emptied(output, &gone);
             Ok(())
         })
     }

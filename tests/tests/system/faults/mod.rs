@@ -66,6 +66,8 @@ tests! {
     object: Disturbed::Command(scenario::OBJECT);
     stage: Disturbed::Command(scenario::STAGE);
     stage_into_an_empty_directory: Disturbed::Command(scenario::STAGE_INTO_AN_EMPTY_DIRECTORY);
+    stage_program: Disturbed::Command(scenario::STAGE_PROGRAM);
+    stage_program_in_parts: Disturbed::Command(scenario::STAGE_PROGRAM_IN_PARTS);
     artifact_split: Disturbed::Command(scenario::ARTIFACT_SPLIT);
     artifact_split_of_another_version:
         Disturbed::Command(scenario::ARTIFACT_SPLIT_OF_ANOTHER_VERSION);

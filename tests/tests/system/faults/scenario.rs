@@ -139,12 +139,7 @@ pub(super) const STAGE: Scenario = Scenario {
     },
     arguments: "stage --output-dir dist --messages build.json",
     verify: "verify --quiet dist",
-    promise: Promise::Units {
-        directory: "dist",
-        depth: usize::MAX,
-        last: &[".kpack-stage"],
-        may_be_missing: false,
-    },
+    promise: STAGED,
 };
 
 pub(super) const STAGE_INTO_AN_EMPTY_DIRECTORY: Scenario = Scenario {
@@ -161,6 +156,33 @@ pub(super) const STAGE_INTO_AN_EMPTY_DIRECTORY: Scenario = Scenario {
         last: &[".kpack-stage"],
         may_be_missing: false,
     },
+};
+
+pub(super) const STAGE_PROGRAM: Scenario = Scenario {
+    tools: &[],
+    prepare: |place| staged(place, STAGE_BINARIES),
+    arguments: STAGE_BINARIES,
+    verify: "verify --quiet dist",
+    promise: STAGED,
+};
+
+pub(super) const STAGE_PROGRAM_IN_PARTS: Scenario = Scenario {
+    tools: &[],
+    prepare: |place| staged(place, STAGE_IN_PARTS),
+    arguments: STAGE_IN_PARTS,
+    verify: "verify --quiet dist/gfx942",
+    promise: STAGED,
+};
+
+const STAGE_BINARIES: &str = "stage prefix/bin/vec prefix/lib/libvec.so --output-dir dist";
+
+const STAGE_IN_PARTS: &str = "stage prefix/bin/vec prefix/lib/libvec.so --output-dir dist --split";
+
+const STAGED: Promise = Promise::Units {
+    directory: "dist",
+    depth: usize::MAX,
+    last: &[".kpack-stage"],
+    may_be_missing: false,
 };
 
 pub(super) const ARTIFACT_SPLIT: Scenario = Scenario {
@@ -335,6 +357,13 @@ const COMPILE: &str = "-x hip -nogpulib -nogpuinc -O1 -g -Xoffload-linker --buil
 /// A version's unsplit binaries, in `prefix` and in `original`.
 fn prefix(place: &Place, version: &str) -> Result<()> {
     binaries(place, fat(version))
+}
+
+/// The first version of a program and a library, staged, and the second one.
+fn staged(place: &Place, arguments: &str) -> Result<()> {
+    prefix(place, "first")?;
+    place.kpack(arguments)?;
+    prefix(place, "second")
 }
 
 fn binaries(place: &Place, library: FatLibrary) -> Result<()> {
