@@ -143,6 +143,15 @@ fn a_target_directory_that_is_cleaned_or_moved() -> Result<()> {
         run!("{kpack} verify {staged} --arch all")?;
         let program = try_run(Command::new(staged.join("bin").join(PROGRAM)).arg("gfx1100"))?;
         ensure!(program == EXPECTED, "{program}");
+        // The program by itself, in parts.
+        let (built, parts) = (moved.join("debug").join(PROGRAM), workspace.join("parts"));
+        run!("{kpack} stage --quiet --allow-build-paths --split {built} --output-dir {parts}")?;
+        let [host, own] = ["host", "gfx1100"].map(|part| parts.join(part).join("."));
+        let installed = workspace.join("installed");
+        fs::create_dir(&installed)?;
+        run!("cp -a {host} {own} {installed}")?;
+        let program = try_run(Command::new(installed.join("bin").join(PROGRAM)).arg("gfx1100"))?;
+        ensure!(program == EXPECTED, "{program}");
         Ok(())
     };
     let result = check();
