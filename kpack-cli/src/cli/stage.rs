@@ -14,7 +14,7 @@ use super::split::report_done;
 use super::storage::{SpirvTreatment, StripDebug};
 use super::targets;
 use crate::stage::{self, AppOptions, Application, HOST, Machine, Options, Part};
-use kpack_core::Error;
+use kpack_core::{DebugInfo, Error};
 
 /// Stage programs with GPU code in a directory that can be moved to another machine
 ///
@@ -99,7 +99,13 @@ fn application(arguments: &Arguments) -> Result<ExitCode, Error> {
     }
     app.gpus.sort();
     app.gpus.dedup();
-    let staged = stage::stage_application(&arguments.options, &app)?;
+    let debug = arguments.strip.debug();
+    if debug != DebugInfo::Keep && !app.split {
+        let text = "with PROGRAM, `--strip-debug` requires `--split`, because device code stays as it is without";
+        return Err(Error::usage(text));
+    }
+    let options = Options { debug, ..arguments.options.clone() };
+    let staged = stage::stage_application(&options, &app)?;
     for finding in &staged.findings {
         output::complain_finding(finding);
     }

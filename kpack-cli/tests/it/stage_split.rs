@@ -11,6 +11,7 @@ use kpack_core::Severity;
 use kpack_doctor::{Options, Scope, examine};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, code, stub_library};
 use kpack_tests::process;
+use kpack_tests::require::tools;
 use kpack_tests::tree::{Tree, entries_below};
 
 use crate::cargo_build::nothing_hidden;
@@ -96,6 +97,11 @@ fn what_cannot_be_split() {
             |_| {},
             &["kpack stage app/bin/vec --output-dir dist --split --arch gfx1030"],
         ),
+        (
+            "debug information of code that stays where it is",
+            |_| {},
+            &["kpack stage app/bin/vec --output-dir dist --strip-debug"],
+        ),
         ("without a program", |_| {}, &["kpack stage --output-dir dist --split"]),
     ];
     let tree = application();
@@ -162,4 +168,36 @@ fn parts_unpack_over_each_other() {
     }
     let installed = unpacked(&tree, &["host", "gfx942"]);
     assert!(faults(&tree, &installed, "gfx1100").contains("gfx1100"));
+}
+
+/// Given code with debug information, then that goes to another directory, as with `kpack split`, if nothing fails.
+#[test]
+fn debug_information() {
+    if !tools(&["clang-19", "ld.lld-19"]) {
+        return;
+    }
+    let tree = Tree::new();
+    tree.write("add.hip", "__attribute__((global)) void add(float *out) { *out = 1; }\n");
+    let codes = GPUS.map(|gpu| {
+        let line = "-x hip -nogpulib -nogpuinc -O1 -g -Xoffload-linker --build-id --cuda-device-only \
+            --no-gpu-bundle-output -o add.co add.hip --offload-arch=";
+        let mut clang = Command::new("clang-19");
+        process::run(clang.args(format!("{line}{gpu}").split_whitespace()).current_dir(tree.root()));
+        (gpu.to_owned(), fs::read(tree.path("add.co")).unwrap())
+    });
+    let program = FatLibrary::new().kind(Kind::Pie).wrapper(Storage::Plain, codes);
+    program.build(&tree.path("bin/add")).unwrap();
+    let staged = |options: &str| {
+        succeeds(&tree, &words(&format!("stage bin/add --output-dir dist --split{options}")));
+        fs::metadata(tree.path("dist/gfx942/lib/.kpack/add_lib_gfx942.kpack")).unwrap().len()
+    };
+    let size = staged("");
+    let failing = "stage bin/add --output-dir dist --split --strip-debug=debug --arch gfx1030";
+    assert!(said(&tree, &words(failing)).contains("[missing-target]"));
+    assert!(!tree.path("debug").exists());
+    assert!(staged(" --strip-debug=debug") < size);
+    let files = tree.files();
+    assert_eq!(files.iter().filter(|file| file.starts_with("debug/.build-id/")).count(), 2);
+    assert!(staged(" --strip-debug") < size);
+    nothing_hidden(&tree);
 }

@@ -22,6 +22,7 @@ use kpack_core::platform::canonicalize;
 use kpack_core::{Error, Severity, escaped, ids};
 use kpack_doctor::SystemLibraries;
 use kpack_format::TargetId;
+use kpack_split::split::DebugFiles;
 use kpack_split::trim::Keep;
 use kpack_tree::{DatabaseSelection, Only, Parsed, Tree, Walk};
 use serde::Serialize;
@@ -154,8 +155,9 @@ pub fn stage_application(options: &Options, app: &AppOptions) -> Result<Applicat
     let shown = |error| staged.shown(error);
     findings.extend(build_paths(&facts, &plan, options, &prefix).map_err(shown)?);
     findings.extend(written.findings.iter().cloned());
+    let debug_files = DebugFiles::new(&options.debug, true);
     if app.split {
-        findings.extend(parts::split_binaries(&staged)?);
+        findings.extend(parts::split_binaries(&staged, &options.debug, &debug_files)?);
     }
     // A library for one GPU goes to its part as a whole.
     let all = app.split.then(DatabaseSelection::all);
@@ -183,6 +185,7 @@ pub fn stage_application(options: &Options, app: &AppOptions) -> Result<Applicat
         }
     };
     let files = files(&tree, &plan, own.as_ref());
+    debug_files.publish()?;
     output.commit()?;
     Ok(Application {
         files,

@@ -15,7 +15,7 @@ use crate::stage::output_dir::is_own;
 #[non_exhaustive]
 pub struct AppOptions {
     /// Programs and libraries to stage, each with what it needs
-    #[arg(value_name = "PROGRAM", conflicts_with_all = ["messages", "embed", "spirv", "strip_debug"])]
+    #[arg(value_name = "PROGRAM", conflicts_with_all = ["messages", "embed", "spirv"])]
     pub programs: Vec<PathBuf>,
     /// Library that a program loads by name while it runs, such as a plugin. It goes to lib/, or to DIR in the output. Can
     /// be repeated

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use kpack_core::finding::Finding;
 use kpack_core::publish::Directory;
-use kpack_core::{Error, ids};
+use kpack_core::{DebugInfo, Error, ids};
 use kpack_format::{Delivery, TargetId};
 use kpack_split::install::{InstallOptions, install_parsed};
 use kpack_split::split::DebugFiles;
@@ -15,15 +15,21 @@ use kpack_tree::{Class, Tree};
 use super::run_paths::Staged;
 use crate::stage::output_dir::{OutputDir, remove_emptied};
 
-/// Moves the code of fat binaries into archives, where they are staged. Returns what there is to say.
+/// Moves the code of fat binaries into archives, where they are staged, with what `debug` says about debug sections. Returns
+/// what there is to say. The debug files are yet to be published.
 ///
 /// # Errors
 /// [`Error::Refused`] for damaged or unsupported files; [`Error::Io`].
-pub(super) fn split_binaries(staged: &Staged<'_>) -> Result<Vec<Finding>, Error> {
+pub(super) fn split_binaries(
+    staged: &Staged<'_>,
+    debug: &DebugInfo,
+    debug_files: &DebugFiles,
+) -> Result<Vec<Finding>, Error> {
     let mut findings = Vec::new();
     for (module, files) in &staged.plan.fat {
-        let options = InstallOptions::new(staged.root, module, files);
-        let report = install_parsed(&options, &BTreeMap::new(), Some(&DebugFiles::default()), &());
+        let mut options = InstallOptions::new(staged.root, module, files);
+        options.storage.debug = debug.clone();
+        let report = install_parsed(&options, &BTreeMap::new(), Some(debug_files), &());
         let report = report.map_err(|error| error.with_path(|path| staged.origin(path)));
         for mut finding in report.map_err(|error| staged.shown(error))?.findings {
             finding.path = finding.path.map(|path| staged.place(&path));
