@@ -975,7 +975,7 @@ fn binaries_for_windows_are_trimmed_and_load() {
     }
 }
 
-/// Given packages that dpkg and rpm installed, when their files are trimmed, then both say so, as the page does.
+/// Given packages that dpkg and rpm installed, when their files are trimmed, then both say so.
 #[test]
 fn package_managers_list_what_was_trimmed() {
     if !require::tools(&["dpkg", "dpkg-deb", "rpm", "rpmbuild"]) || !require::root() {
@@ -1005,7 +1005,6 @@ fn package_managers_list_what_was_trimmed() {
     let mut dpkg_deb = Command::new("dpkg-deb");
     dpkg_deb.arg("--root-owner-group").arg("-b").arg(tree.path("vec"));
     process::run(dpkg_deb.arg(tree.path("vec.deb")));
-    let page = include_str!("../../../docs/trim.md");
     let verify = |program: &str, root: &str, arguments: &[&str]| {
         let mut command = Command::new(program);
         let output = command.arg("--root").arg(tree.path(root)).args(arguments).output().unwrap();
@@ -1042,11 +1041,10 @@ fn package_managers_list_what_was_trimmed() {
         let expected = ["usr/lib/libvec.so".to_owned(), format!("{DATABASE}_gfx942.hsaco")];
         let root_of = tree.path(name).canonicalize().unwrap();
         assert_eq!(files, expected.map(|file| root_of.join(file)));
-        let said = verify();
-        for line in said.lines() {
-            assert!(page.contains(line), "the page lacks this line: {line}");
-        }
-        assert_eq!(said.lines().count(), 2, "{said}");
+        let changed = if is_rpm { "S.5......    " } else { "??5??????   " };
+        let expected =
+            format!("{changed}/usr/lib/libvec.so\nmissing     /{DATABASE}_gfx942.hsaco\n");
+        assert_eq!(verify(), expected);
         // The package brings its code back.
         if is_rpm {
             root.rpm("--reinstall", &[rpm.trim()]).unwrap()
