@@ -3,6 +3,7 @@
 
 use std::fs;
 
+use kpack_format::manifest::Manifest;
 use kpack_tests::fixture::{FatLibrary, Storage, code};
 use kpack_tests::tree::Tree;
 
@@ -38,7 +39,7 @@ const GFX90A: [&str; 4] = [
     "vec_lib_gfx90a:xnack-",
 ];
 
-const ROWS: [Row; 7] = [
+const ROWS: [Row; 8] = [
     ("all archives", |_| (), &["kpack verify lib", "kpack verify --arch all lib"]),
     (
         "those of two GPUs",
@@ -64,6 +65,18 @@ const ROWS: [Row; 7] = [
             let archive = tree.path("lib/.kpack/vec_lib_gfx1100.kpack");
             let bytes = fs::read(&archive).unwrap();
             fs::write(&archive, &bytes[..bytes.len() - 1]).unwrap();
+        },
+        &["kpack verify lib"],
+    ),
+    (
+        "a manifest lost the target of the installed archives",
+        |tree| {
+            remove(tree, &GFX90A);
+            remove(tree, &["mat_lib_gfx1030", "mat_lib_gfx1100", "vec_lib_gfx1100"]);
+            let path = tree.path("lib/.kpack/mat_lib.kpm");
+            let mut manifest = Manifest::read(&fs::read(&path).unwrap()).unwrap();
+            manifest.kpack_files.retain(|target, _| target != "gfx1030");
+            fs::write(&path, manifest.to_bytes()).unwrap();
         },
         &["kpack verify lib"],
     ),

@@ -10,7 +10,7 @@ use kpack_core::{Error, Severity};
 use kpack_format::marker::Marker;
 use kpack_format::{Delivery, TargetId};
 
-use super::not_installed::ListedArchives;
+use super::not_installed::{ListedArchives, Module};
 use crate::input::{LinkedBinary, Lookup, ParsedBinaries, Resolver};
 
 /// What to verify, and how.
@@ -46,7 +46,7 @@ impl Options {
     /// Whether the caller wants what is for `target`, of the targets `there` are: generic code counts where a
     /// GPU has none of its own.
     pub fn wants<T: AsRef<str>>(&self, target: &str, there: impl IntoIterator<Item = T>) -> bool {
-        // A hostile manifest lists many, and each is compared with all others below.
+        // A manifest may list thousands, and each is compared with all others below.
         if self.targets.is_empty() {
             return true;
         }
@@ -106,6 +106,8 @@ pub struct Context<'a> {
     pub(super) asked_for: Mutex<BTreeMap<PathBuf, BTreeSet<String>>>,
     /// The archives that manifests list.
     pub(super) listed: Mutex<ListedArchives>,
+    /// What split binaries were built for, by their paths.
+    pub(super) needed: Mutex<BTreeMap<PathBuf, Module>>,
 }
 
 impl<'a> Context<'a> {
@@ -120,6 +122,7 @@ impl<'a> Context<'a> {
             damaged: Mutex::default(),
             asked_for: Mutex::default(),
             listed: Mutex::default(),
+            needed: Mutex::default(),
         }
     }
 

@@ -1,5 +1,6 @@
 //! Archives that are listed, and not installed: a machine needs those of its own GPU only.
 
+use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
@@ -20,9 +21,9 @@ pub(super) struct ListedArchive {
     is_there: bool,
 }
 
-/// What a module's manifest lists.
+/// What a module's manifest lists, or a binary's marker.
 #[derive(Default)]
-struct Module {
+pub(super) struct Module {
     listed: Vec<TargetId>,
     /// Those with an archive, damaged or not.
     there: BTreeSet<TargetId>,
@@ -50,23 +51,26 @@ impl Module {
     }
 }
 
-/// The targets that may be missing from all `modules`, and one that is complete, if there is one. What a GPU needs of which
-/// other code is there is not left out on purpose.
-fn may_be_missing(modules: &[Module]) -> Option<(BTreeSet<&TargetId>, &TargetId)> {
-    let there = BTreeSet::from_iter(modules.iter().flat_map(|module| &module.there));
-    let mut absent = BTreeSet::from_iter(modules.iter().flat_map(|module| &module.listed));
+/// The targets that may be missing from all `modules`, and the complete one that most of them list, if there is one. What a
+/// GPU needs of which other code is there is not left out on purpose.
+fn may_be_missing(modules: &[&Module]) -> Option<(BTreeSet<TargetId>, TargetId)> {
+    let all = || modules.iter().copied();
+    let there = BTreeSet::from_iter(all().flat_map(|module| &module.there));
+    let mut absent = BTreeSet::from_iter(all().flat_map(|module| &module.listed));
     absent.retain(|target| !there.contains(target));
-    let mut complete = None;
+    let mut complete = Vec::new();
     for &gpu in &there {
-        let lacking = Vec::from_iter(modules.iter().flat_map(|module| module.lacking_for(gpu)));
+        let lacking = Vec::from_iter(all().flat_map(|module| module.lacking_for(gpu)));
         if lacking.is_empty() {
-            complete = complete.or(Some(gpu));
+            let listing = all().filter(|module| module.there.contains(gpu)).count();
+            complete.push((Reverse(listing), gpu));
         }
         for target in lacking {
             absent.remove(target);
         }
     }
-    Some((absent, complete?))
+    let (_, complete) = complete.into_iter().min()?;
+    Some((absent.into_iter().cloned().collect(), complete.clone()))
 }
 
 impl Context<'_> {
@@ -83,6 +87,16 @@ impl Context<'_> {
         lock(&self.listed).insert(path, ListedArchive { target, is_there });
     }
 
+    /// Records the targets that a split binary was built for, and which of them have an archive. A manifest may have lost
+    /// some of them.
+    pub(super) fn needs(&self, binary: &Path, targets: impl Iterator<Item = (TargetId, bool)>) {
+        let mut needed = Module::default();
+        for (target, is_there) in targets {
+            needed.add(&target, is_there, false);
+        }
+        lock(&self.needed).insert(binary.to_owned(), needed);
+    }
+
     /// Turns faults about missing archives into notes and a warning if they are those of whole targets, and the archives of
     /// another target are complete. Not in artifacts, which contain everything.
     pub fn allow_missing_targets(&self, report: &mut VerifyReport) {
@@ -93,15 +107,19 @@ impl Context<'_> {
         }
         let listed = lock(&self.listed);
         let outside = listed.iter().filter(|(path, _)| !self.surroundings.covers(path));
-        let mut modules: BTreeMap<&str, Module> = BTreeMap::new();
+        let mut modules: BTreeMap<(Option<&Path>, String), Module> = BTreeMap::new();
         for (path, archive) in outside {
-            // The paths of a module's archives differ in the target only, which is last and contains no `_`.
-            let path_of_module = path.to_str().and_then(|path| path.rsplit_once('_'));
-            let module = modules.entry(path_of_module.unwrap_or_default().0).or_default();
+            // The names of a module's archives differ in the target only, which is last and contains no `_`.
+            let name = path.file_name().unwrap_or_default().to_string_lossy();
+            let name = name.rsplit_once('_').map_or("", |(module, _)| module);
+            let module = modules.entry((path.parent(), name.to_owned())).or_default();
             module.add(&archive.target, archive.is_there, self.is_damaged(path));
         }
-        let modules = Vec::from_iter(modules.into_values());
-        let Some((absent, complete)) = may_be_missing(&modules) else {
+        let needed = lock(&self.needed);
+        let outside = needed.iter().filter(|(binary, _)| !self.surroundings.covers(binary));
+        let binaries = outside.map(|(_, needed)| needed);
+        let found = may_be_missing(&Vec::from_iter(modules.values().chain(binaries)));
+        let Some((absent, complete)) = found else {
             return;
         };
         let is_excused = |finding: &Finding| {
@@ -115,7 +133,7 @@ impl Context<'_> {
         if excused.map(|finding| finding.severity = Severity::Note).count() == 0 {
             return;
         }
-        let archives = || modules.iter().flat_map(|module| &module.listed);
+        let archives = || modules.values().flat_map(|module| &module.listed);
         let text = format!(
             "{} of {} are not installed: those for {}; `--arch {complete}` verifies one GPU, and `--arch all` demands all \
              archives",
@@ -140,8 +158,8 @@ mod tests {
     }
 
     fn absent(modules: &[Module]) -> Vec<String> {
-        let found = may_be_missing(modules).map(|(absent, _)| absent);
-        found.into_iter().flatten().map(ToString::to_string).collect()
+        let found = may_be_missing(&Vec::from_iter(modules)).map(|(absent, _)| absent);
+        found.into_iter().flatten().map(|target| target.to_string()).collect()
     }
 
     #[test]

@@ -53,6 +53,13 @@ pub(super) fn verify(
     for kpack in this.resolver.kpacks.files.iter().filter(|kpack| kpack.listed == Some(true)) {
         context.list(&kpack.path, &kpack.target, kpack.size.is_some());
     }
+    let there = this.resolver.kpacks.files.iter().filter(|kpack| kpack.size.is_some());
+    let there = BTreeSet::from_iter(there.map(|kpack| kpack.target.as_str()));
+    let built_for = marker
+        .code_ids
+        .keys()
+        .filter_map(|target| Some((target.parse().ok()?, there.contains(target.as_str()))));
+    context.needs(path, built_for);
     for (archive, reason) in &this.resolver.damaged {
         let text = reason.clone().after(format_args!("`{}` is damaged: ", archive.display()));
         report.add(context.severity_of_damage(archive), ids::DAMAGED_ARCHIVE, path, text);
