@@ -192,6 +192,8 @@ fn debug_information() {
         fs::metadata(tree.path("dist/gfx942/lib/.kpack/add_lib_gfx942.kpack")).unwrap().len()
     };
     let size = staged("");
+    let again = said(&tree, &words("stage bin/add --output-dir dist --split"));
+    assert!(again.contains(" of add; to remove it, stage with --strip-debug"), "{again}");
     let failing = "stage bin/add --output-dir dist --split --strip-debug=debug --arch gfx1030";
     assert!(said(&tree, &words(failing)).contains("[missing-target]"));
     assert!(!tree.path("debug").exists());

@@ -34,6 +34,14 @@ pub(super) fn split_binaries(
         for mut finding in report.map_err(|error| staged.shown(error))?.findings {
             finding.path = finding.path.map(|path| staged.place(&path));
             finding.text = staged.shown_text(&finding.text);
+            if finding.id == ids::DEBUG_INFORMATION
+                && let Some((fact, _)) = finding.text.split_once("; to remove it, ")
+            {
+                // There is no original to split, and the archives move to the parts.
+                finding.text =
+                    format!("{fact} of {module}; to remove it, stage with --strip-debug");
+                finding.path = None;
+            }
             findings.push(finding);
         }
     }
