@@ -116,9 +116,9 @@ fn set_user_id_programs_have_it_if_it_is_linked() {
     }
 }
 
-/// Most of it is Rust's standard library, zstd and the loader.
+/// Most of it is Rust's standard library, zstd, rmp-serde and the loader.
 #[test]
-fn linked_it_adds_less_than_850_kilobytes() {
+fn linked_it_adds_less_than_950_kilobytes() {
     let size = |form: Form| {
         let project = Project::new(form);
         let library = project.tree.path("split/lib/libvec.so");
@@ -127,7 +127,7 @@ fn linked_it_adds_less_than_850_kilobytes() {
         std::fs::metadata(stripped).unwrap().len()
     };
     let added = size(Form::Linked) - size(Form::None);
-    assert!(added < 850_000, "{added}");
+    assert!(added < 950_000, "{added}");
 }
 
 #[test]
