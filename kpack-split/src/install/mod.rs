@@ -108,12 +108,14 @@ fn attempt(
         former::warn_of_archives(&fat, &kpacks, &group, &mut report)?;
     }
 
-    // Binaries that are already split are not listed unless they were named.
-    let reported =
-        Vec::from_iter(binaries.iter().filter(|binary| !options.all || !binary.is_split()));
+    let describe = |plans: &HostPlans, report: &mut Report| {
+        note_split(&binaries, options, report);
+        // Binaries that are already split are not listed unless they were named.
+        let reported = binaries.iter().filter(|binary| !options.all || !binary.is_split());
+        file_reports(reported, plans, &wants, report);
+    };
     if options.dry_run {
-        note_split(&binaries, options, &mut report);
-        file_reports(reported.into_iter(), &plans, &wants, &mut report);
+        describe(&plans, &mut report);
         return Ok(report);
     }
 
@@ -144,8 +146,7 @@ fn attempt(
         plans::warn_of_other_builds(&fat, &archives, &mut report);
     }
 
-    note_split(&binaries, options, &mut report);
-    file_reports(reported.into_iter(), &plans, &wants, &mut report);
+    describe(&plans, &mut report);
     if !fat.is_empty() {
         let run = InstallRun {
             options,

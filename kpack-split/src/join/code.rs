@@ -30,6 +30,8 @@ use crate::{Error, ids};
 
 /// The chosen code objects of one binary.
 pub(super) struct ChosenCode {
+    /// The targets to put code back for.
+    wanted: Vec<TargetId>,
     /// The targets that there is code for.
     known: BTreeSet<String>,
     /// The chosen ones.
@@ -60,26 +62,8 @@ struct ChosenObject {
     entry_id: String,
 }
 
-/// The targets that the marker of a binary and its archives list.
-fn promised(binary: &MarkedBinary, resolver: &Resolver) -> BTreeSet<String> {
-    let archives = resolver.kpacks.targets().map(str::to_owned);
-    archives.chain(binary.marker.code_ids.keys().cloned()).collect()
-}
-
 impl ChosenCode {
-    /// The targets that `binary` was split for, as far as its marker and its archives say.
-    ///
-    /// # Errors
-    /// [`Error::Refused`] if an archive is damaged; [`Error::Io`].
-    pub(super) fn all_targets(
-        binary: &MarkedBinary,
-        lookup: &Lookup,
-    ) -> Result<Vec<TargetId>, Error> {
-        let known = promised(binary, &open(binary, lookup)?);
-        Ok(known.iter().filter_map(|id| id.parse().ok()).collect())
-    }
-
-    /// Chooses the code objects of `binary` for `chosen` targets.
+    /// Chooses the code objects of `binary`.
     ///
     /// # Errors
     /// [`Error::Refused`] if an archive for a chosen target is missing, damaged, or of another build; with
@@ -87,13 +71,22 @@ impl ChosenCode {
     /// the only copies of its code.
     pub(super) fn choose(
         binary: &MarkedBinary,
-        chosen: &[TargetId],
         options: &JoinOptions,
         lookup: &Lookup,
     ) -> Result<Self, Error> {
         let resolver = open(binary, lookup)?;
-        let mut known = promised(binary, &resolver);
+        let promised = resolver
+            .kpacks
+            .targets()
+            .map(str::to_owned)
+            .chain(binary.marker.code_ids.keys().cloned());
+        let mut known: BTreeSet<String> = promised.collect();
         let ids: Vec<TargetId> = known.iter().filter_map(|id| id.parse().ok()).collect();
+        let mut wanted = options.architectures.clone();
+        if options.all_architectures {
+            wanted.extend(ids.iter().cloned());
+        }
+        let chosen = &*wanted;
         let of_gpu = |target: &&TargetId| chosen.iter().any(|gpu| target.may_run_on(gpu));
         let (own, others): (Vec<&TargetId>, Vec<&TargetId>) = ids.iter().partition(of_gpu);
         let (spirv, others): (Vec<_>, Vec<_>) = others.into_iter().partition(|id| id.is_spirv());
@@ -166,7 +159,7 @@ impl ChosenCode {
         let incomplete = absent_of.filter(|(_, absent)| some.contains(&absent.len())).collect();
         let sharing = resolver.sharing_note(binary.indices.len());
         let bundles = bundles(binary, wrappers, resolver.is_shared());
-        Ok(Self { known, targets, bundles, unlisted, incomplete, sharing })
+        Ok(Self { wanted, known, targets, bundles, unlisted, incomplete, sharing })
     }
 
     pub(super) fn targets(&self) -> &BTreeSet<String> {
@@ -188,9 +181,9 @@ impl ChosenCode {
         }
     }
 
-    /// Those of `chosen` that there is no code for, as a list.
-    pub(super) fn lacking(&self, chosen: &[TargetId]) -> String {
-        let lacking = chosen.iter().filter(|gpu| !self.has_code_for(gpu));
+    /// The wanted targets that there is no code for, as a list.
+    pub(super) fn lacking(&self) -> String {
+        let lacking = self.wanted.iter().filter(|gpu| !self.has_code_for(gpu));
         Vec::from_iter(lacking.map(ToString::to_string)).join(", ")
     }
 
@@ -213,7 +206,8 @@ impl ChosenCode {
     }
 
     /// What to know about generic code and SPIR-V: which is put back, and which no HIP runtime would take.
-    pub(super) fn about_generic(&self, chosen: &[TargetId]) -> Vec<String> {
+    pub(super) fn about_generic(&self) -> Vec<String> {
+        let chosen = &*self.wanted;
         let mut notes = Vec::new();
         if self.ids().any(|id| id.is_spirv()) && !chosen.iter().any(TargetId::is_spirv) {
             let text = "some kernels have no code for the chosen targets, so their SPIR-V is put back; HIP runtimes \

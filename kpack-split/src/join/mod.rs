@@ -202,12 +202,8 @@ fn choose(
 ) -> Result<Vec<(MarkedBinary, ChosenCode)>, Error> {
     let mut chosen = Vec::new();
     for binary in binaries {
-        let mut wanted = options.architectures.clone();
-        if options.all_architectures {
-            wanted.extend(ChosenCode::all_targets(&binary, lookup)?);
-        }
-        let code = ChosenCode::choose(&binary, &wanted, options, lookup)?;
-        let lacking = code.lacking(&wanted);
+        let code = ChosenCode::choose(&binary, options, lookup)?;
+        let lacking = code.lacking();
         if !lacking.is_empty() && !options.installed {
             let text = format!("has no device code for {lacking}, only for {}", code.known());
             report.warn(ids::MISSING_TARGET, &binary.located.path, text);
@@ -239,22 +235,22 @@ fn choose(
         if let Some(text) = code.sharing() {
             report.note(ids::MISSING_KERNEL, &binary.located.path, text);
         }
-        for text in code.about_generic(&wanted) {
+        for text in code.about_generic() {
             report.note(ids::GENERIC_CODE, &binary.located.path, text);
         }
-        chosen.push((binary, code, wanted));
+        chosen.push((binary, code));
     }
-    let has_code = |(_, code, _): &(MarkedBinary, ChosenCode, _)| !code.targets().is_empty();
+    let has_code = |(_, code): &(MarkedBinary, ChosenCode)| !code.targets().is_empty();
     let (planned, without): (Vec<_>, Vec<_>) = chosen.into_iter().partition(has_code);
-    if let (true, Some((first, code, wanted))) = (planned.is_empty(), without.first())
+    if let (true, Some((first, code))) = (planned.is_empty(), without.first())
         && !options.installed
     {
         let mut text = format!(
             "no device code for {}; there is device code for {}",
-            code.lacking(wanted),
+            code.lacking(),
             code.known()
         );
-        for why in code.about_generic(wanted) {
+        for why in code.about_generic() {
             text.push_str(&format!(" ({why})"));
         }
         let id = match code.unlisted() {
@@ -266,12 +262,12 @@ fn choose(
         };
         return Err(Error::rejected(id, &first.located.path, text));
     }
-    for (binary, ..) in without {
+    for (binary, _) in without {
         let reason = "no device code for the chosen targets";
         options.need_no_result(ids::MISSING_TARGET, &binary.located.path, reason)?;
         left_alone(binary.located.name, reason, report);
     }
-    Ok(planned.into_iter().map(|(binary, code, _)| (binary, code)).collect())
+    Ok(planned)
 }
 
 fn left_alone(path: String, reason: &str, report: &mut Report) {

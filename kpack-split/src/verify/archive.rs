@@ -131,7 +131,7 @@ fn code_objects<R: Read + Seek>(
     Ok(found)
 }
 
-/// A reason that says which kernel it is about. What a library of another layer says may name it already.
+/// A reason that says which kernel it is about. The errors of `kpack-format` may name it already.
 pub(super) fn of_kernel(reason: Reason, kernel: &str, target: &str) -> Reason {
     let names_it = reason.text.contains(&format!("`{kernel}` for {target}"));
     let prefix = if names_it { String::new() } else { format!("`{kernel}` for {target}: ") };

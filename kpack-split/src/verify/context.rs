@@ -36,7 +36,8 @@ pub enum Demanded {
     /// Those of the installed packages, which fragments of manifests list; without fragments, all.
     #[default]
     Installed,
-    /// As [`Installed`](Self::Installed), but the archives of whole targets may be missing if those of another target are complete.
+    /// As [`Installed`](Self::Installed), but the archives of whole targets may be missing if those of another target are
+    /// complete.
     OneGpu,
     /// All, even if the packages that contain them are not installed.
     All,

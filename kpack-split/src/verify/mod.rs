@@ -44,12 +44,13 @@ impl Context<'_> {
                 collect(path, &mut files, report)?;
             } else {
                 let file = input::open(path)?;
-                let kind = match (input::identify(path, &file)?, describe_package(path, &file)?) {
-                    (None, Some(text)) => {
-                        return Err(Error::rejected(ids::UNKNOWN_FILE, path, text));
-                    }
-                    (kind, _) => verifiable(path, kind)?,
-                };
+                let kind = input::identify(path, &file)?;
+                if kind.is_none()
+                    && let Some(text) = describe_package(path, &file)?
+                {
+                    return Err(Error::rejected(ids::UNKNOWN_FILE, path, text));
+                }
+                let kind = verifiable(path, kind)?;
                 files.push(Work { path: path.clone(), kind, asked_for: true });
             }
         }
