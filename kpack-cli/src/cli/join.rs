@@ -10,6 +10,7 @@ use kpack_format::TargetId;
 use kpack_format::target_id::ParseTargetIdError;
 use kpack_format::unstable::spelling;
 
+use super::all_or::AllOr;
 use super::output::{self, Text};
 use super::print::print;
 use super::progress::{Bar, DEVICE_CODE};
@@ -43,8 +44,8 @@ pub(super) struct Arguments {
     /// GPU target to put back, `native` for every GPU of this machine, or `all` for every target that the binary was split
     /// for. Can be repeated; commas separate targets as well. A target without features, such as gfx90a, stands for all of its
     /// variants
-    #[arg(long, value_name = "TARGET", value_delimiter = ',', required = true)]
-    arch: Vec<Chosen>,
+    #[arg(long, value_name = "TARGET", value_parser = read_arch, value_delimiter = ',', required = true)]
+    arch: Vec<AllOr<Architecture>>,
     /// Install prefix: the directory that the binaries are in. Default: as for `kpack split`, what the paths of FILE say
     #[arg(long, value_name = "DIR", required_unless_present = "files")]
     prefix: Option<PathBuf>,
@@ -52,19 +53,8 @@ pub(super) struct Arguments {
     pub(super) options: JoinOptions,
 }
 
-/// A value of `--arch` of this command.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Chosen {
-    All,
-    Of(Architecture),
-}
-
-impl FromStr for Chosen {
-    type Err = ParseTargetIdError;
-
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        if name == "all" { Ok(Self::All) } else { name.parse().map(Self::Of) }
-    }
+fn read_arch(name: &str) -> Result<AllOr<Architecture>, ParseTargetIdError> {
+    AllOr::read(name, str::parse)
 }
 
 /// A value of `--arch`.
@@ -131,13 +121,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
             prefix
         }
     };
-    options.all_architectures = arguments.arch.contains(&Chosen::All);
-    let architectures = Vec::from_iter(arguments.arch.iter().filter_map(|chosen| match chosen {
-        Chosen::All => None,
-        Chosen::Of(architecture) => Some(architecture),
-    }));
-    targets::warn_of_unknown(architectures.iter().filter_map(|chosen| chosen.named()));
-    for architecture in architectures {
+    options.all_architectures = arguments.arch.contains(&AllOr::All);
+    let architectures = || AllOr::each(&arguments.arch);
+    targets::warn_of_unknown(architectures().filter_map(Architecture::named));
+    for architecture in architectures() {
         let may_be_none = options.installed && !options.need_result();
         options.architectures.extend(architecture.targets(may_be_none)?);
     }

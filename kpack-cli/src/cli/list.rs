@@ -51,11 +51,11 @@ fn list(path: &Path) -> Result<ExitCode, Error> {
         }
         return Ok(ExitCode::SUCCESS);
     }
-    let Content::Archive(archive) = inspection.content else {
-        return show::show(path);
+    let Content::Archive(archive) = &inspection.content else {
+        return show::file(&inspection);
     };
     if print().json {
-        output::json(&archive)?;
+        output::json(archive)?;
         return Ok(ExitCode::SUCCESS);
     }
     let rows = archive.entries.iter().map(|entry| {
@@ -77,7 +77,7 @@ fn list(path: &Path) -> Result<ExitCode, Error> {
         "{}, {}: {}",
         archive.group_name,
         archive.targets.join(", "),
-        totals(&archive),
+        totals(archive),
     ));
     text.write()?;
     Ok(ExitCode::SUCCESS)

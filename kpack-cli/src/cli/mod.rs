@@ -3,6 +3,7 @@
 #[macro_use]
 mod exit_codes;
 
+mod all_or;
 mod artifact;
 mod completions;
 mod create;

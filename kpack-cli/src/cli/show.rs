@@ -44,16 +44,20 @@ pub(super) fn show(path: &Path) -> Result<ExitCode, Error> {
     if path.is_dir() {
         return directory(path);
     }
-    let inspection = inspect::inspect(path)?;
-    if let Some(note) = note(&inspection)? {
+    file(&inspect::inspect(path)?)
+}
+
+/// Shows a file that was inspected.
+pub(super) fn file(inspection: &Inspection) -> Result<ExitCode, Error> {
+    if let Some(note) = note(inspection)? {
         output::complain_finding(&note);
     }
-    if let Some(text) = trim::describe(&inspection) {
+    if let Some(text) = trim::describe(inspection) {
         let trimmed = Finding::new(Severity::Note, ids::MISSING_TARGET, &inspection.path, text);
         output::complain_finding(&trimmed);
     }
     if print().json {
-        output::json(&inspection)?;
+        output::json(inspection)?;
         return Ok(ExitCode::SUCCESS);
     }
     if let Content::Archive(_) = &inspection.content {
@@ -79,7 +83,7 @@ pub(super) fn show(path: &Path) -> Result<ExitCode, Error> {
         Content::CodeObject(code_object) => code_object_text(code_object, &mut text),
         Content::OffloadBinary => {}
     }
-    offload_images(&inspection, &mut text);
+    offload_images(inspection, &mut text);
     text.write()?;
     Ok(ExitCode::SUCCESS)
 }

@@ -3,7 +3,6 @@
 use std::num::NonZeroUsize;
 use std::path::PathBuf;
 use std::process::ExitCode;
-use std::str::FromStr;
 
 use crate::trim;
 use clap::Args;
@@ -11,6 +10,7 @@ use kpack_format::TargetId;
 use kpack_format::target_id::ParseTargetIdError;
 use kpack_format::unstable::spelling;
 
+use super::all_or::AllOr;
 use super::exit_codes::EXIT_CODES;
 use super::kernel_files::KernelFilesArguments;
 use super::output::{self, Text, count};
@@ -33,11 +33,11 @@ pub(super) struct Arguments {
     #[arg(long, value_name = "ORIGINAL")]
     against: Option<PathBuf>,
     /// GPU target for which each binary must have code; other targets may be missing. gfx90a also selects
-    /// gfx90a:xnack+ and gfx90a:xnack-; gfx90a:xnack+ also selects plain gfx90a. Can be repeated. `all`: every target that
-    /// a manifest lists. Default: as `all`, but with a warning if all archives of a GPU are missing, and those of another
-    /// are complete
-    #[arg(long, value_name = "TARGET", value_delimiter = ',')]
-    arch: Vec<Chosen>,
+    /// gfx90a:xnack+ and gfx90a:xnack-; gfx90a:xnack+ also selects plain gfx90a. Can be repeated. `all` stands for every target
+    /// that a manifest lists. Without --arch, all archives of some targets may be missing if those of another target are
+    /// complete; kpack then prints a warning
+    #[arg(long, value_name = "TARGET", value_parser = read_arch, value_delimiter = ',')]
+    arch: Vec<AllOr<TargetId>>,
     #[command(flatten)]
     kernel_files: KernelFilesArguments,
     /// Number of threads. Default: the number of processors
@@ -51,26 +51,12 @@ pub(super) struct Arguments {
 impl Arguments {
     /// The targets that `--arch` names.
     pub(super) fn targets(&self) -> impl Iterator<Item = &TargetId> {
-        self.arch.iter().filter_map(|chosen| match chosen {
-            Chosen::All => None,
-            Chosen::Of(target) => Some(target),
-        })
+        AllOr::each(&self.arch)
     }
 }
 
-/// A value of `--arch` of this command.
-#[derive(Debug, Clone, PartialEq, Eq)]
-enum Chosen {
-    All,
-    Of(TargetId),
-}
-
-impl FromStr for Chosen {
-    type Err = ParseTargetIdError;
-
-    fn from_str(name: &str) -> Result<Self, Self::Err> {
-        if name == "all" { Ok(Self::All) } else { spelling::read_target(name).map(Self::Of) }
-    }
+fn read_arch(name: &str) -> Result<AllOr<TargetId>, ParseTargetIdError> {
+    AllOr::read(name, spelling::read_target)
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
@@ -79,7 +65,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     options.against.clone_from(&arguments.against);
     if arguments.arch.is_empty() {
         options.demanded = Demanded::OneGpu;
-    } else if arguments.arch.contains(&Chosen::All) {
+    } else if arguments.arch.contains(&AllOr::All) {
         // It includes the others.
         options.demanded = Demanded::All;
     } else {
