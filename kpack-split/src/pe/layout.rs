@@ -2,7 +2,7 @@
 //!
 //! No address changes. The marker takes the first bytes of the device code, in a section `.kpackrf`. The device
 //! code's own section keeps the rest of the addresses, without bytes in the file: Windows loads no image with a hole
-//! between sections. `docs/formats.md` has this byte by byte.
+//! between sections. `docs/dev/elf-layout.md` has this byte by byte.
 
 use std::ops::Range;
 
