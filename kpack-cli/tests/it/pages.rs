@@ -35,7 +35,7 @@ const READ_ELSEWHERE: [&str; 4] = [
 const DONE_ELSEWHERE: [(&str, &str, &str, &str); 16] = [
     ("README.md", "cargo xtask e2e", "xtask/src/main.rs", "the_commands_of_the_documents_exist"),
     (
-        "docs/conformance.md",
+        "docs/dev/conformance.md",
         "cargo test -p kpack-runtime",
         "kpack-runtime/tests/it/c_interface/conformance.rs",
         "the_loader_answers_what_the_vectors_say",
