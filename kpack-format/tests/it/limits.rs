@@ -51,6 +51,15 @@ fn what_no_reader_takes_is_not_written() {
     let archive = Archive::open(Cursor::new(&bytes)).unwrap();
     assert_eq!(archive.kernel_count(), MAX_KERNELS as u64);
 
+    // the number of targets,
+    let targets = (0..4097).map(|target| format!("gfx{target}")).collect();
+    let spool = Cursor::new(Vec::new());
+    let writer = ArchiveWriter::for_family(spool, "vec_lib", "gfx1100", targets, Scheme::None);
+    let mut bytes = Vec::new();
+    let error = writer.finish(&mut bytes).unwrap_err().to_string();
+    assert!(error.contains("4097 targets; at most 4096"), "{error}");
+    assert_eq!(bytes, b"", "nothing was written");
+
     // the size of a code object, stored as it is or compressed,
     for size in [MAX_CODE_OBJECT + 1, 3] {
         let code = &mut io::repeat(0);
