@@ -1,12 +1,14 @@
 //! The entries of a kernel, by target.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 use std::fmt;
 use std::ops::Index;
 
-use serde::de::{DeserializeSeed, Deserializer, Error, MapAccess, Visitor};
+use serde::de::{DeserializeSeed, Deserializer, Error, Expected, MapAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
+use super::limits::MAX_KERNELS;
 use crate::TargetId;
 use crate::offload_bundle::EntryId;
 use crate::wire::{
@@ -186,7 +188,11 @@ impl TocEntry {
 
 /// A kernel's entries in a TOC.
 #[derive(Clone, Copy)]
-pub(super) struct TargetsIn<'i, 'a>(pub(super) &'i Input<'a>);
+pub(super) struct TargetsIn<'i, 'a> {
+    pub(super) input: &'i Input<'a>,
+    /// Number of entries in the TOC, with those that this kernel announces.
+    pub(super) count: &'i Cell<usize>,
+}
 
 impl<'de> DeserializeSeed<'de> for TargetsIn<'_, '_> {
     type Value = Targets;
@@ -209,15 +215,29 @@ impl<'de> Visitor<'de> for TargetsIn<'_, '_> {
             // The kernel's name would take many times more memory than bytes in the file.
             return Err(Error::invalid_length(count, &self));
         }
+        let total = self.count.get().saturating_add(count);
+        if total > MAX_KERNELS {
+            return Err(Error::invalid_length(total, &TableWithinLimit));
+        }
+        self.count.set(total);
         let mut entries = Vec::with_capacity(count.min(MAX_CAPACITY));
         while let Some(target) = map.next_key_seed(TEXT)? {
-            entries.push((target, map.next_value_seed(EntryIn(self.0))?));
+            entries.push((target, map.next_value_seed(EntryIn(self.input))?));
         }
         entries.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         if entries.windows(2).any(|two| two[0].0 == two[1].0) {
             return Err(Error::custom("a kernel has one target twice"));
         }
         Ok(Targets(entries))
+    }
+}
+
+/// What a TOC with too many entries is expected to be.
+struct TableWithinLimit;
+
+impl Expected for TableWithinLimit {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a table of at most {MAX_KERNELS} entries, of all kernels together")
     }
 }
 

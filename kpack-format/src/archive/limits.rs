@@ -5,7 +5,8 @@ use super::ArchiveError;
 
 /// Maximum size of a code object, in bytes.
 pub const MAX_CODE_OBJECT: u64 = 2 << 30;
-/// Maximum number of kernel names.
+/// Maximum number of entries: a kernel counts once for each of its targets. Entries may share a code object, so the
+/// number of code objects does not limit them.
 pub const MAX_KERNELS: usize = 1 << 18;
 /// Maximum size of a TOC in bytes: room for the maximum number of kernels, with names of some
 /// hundred bytes. A reader allocates no more than a small multiple of the TOC's actual size.
@@ -19,7 +20,7 @@ pub(super) const MAX_FRAMES: usize = 1 << 20;
 /// Maximum size of a frame, in bytes: the size is stored as a u32.
 pub(super) const MAX_FRAME: u64 = u32::MAX as u64;
 
-/// Every code object that a writer stores has a kernel, and an archive has one target.
+/// Every code object that a writer stores has an entry.
 const _: () = assert!(MAX_KERNELS <= MAX_FRAMES);
 
 /// Refuses to write `found` (described by `what`) if it exceeds the readers' limit.

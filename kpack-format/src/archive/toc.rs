@@ -1,5 +1,6 @@
 //! The table of contents.
 
+use std::cell::Cell;
 use std::collections::BTreeMap;
 
 use serde::de::{DeserializeSeed, Deserializer, MapAccess};
@@ -119,7 +120,11 @@ impl<'de> Record<'de> for Fields<'_, '_> {
                 field(&mut self.frame_offsets, key, ListOf(MAX_FRAMES, number()), map)
             }
             "blake3" => field(&mut self.checksums, key, ListOf(MAX_FRAMES, Digest), map),
-            _ => field(&mut self.kernels, key, MapOf(MAX_KERNELS, TargetsIn(self.input)), map),
+            _ => {
+                let count = Cell::new(0);
+                let targets = TargetsIn { input: self.input, count: &count };
+                field(&mut self.kernels, key, MapOf(MAX_KERNELS, targets), map)
+            }
         }
     }
 }

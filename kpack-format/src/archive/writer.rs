@@ -7,7 +7,7 @@ use std::io::{self, BufReader, Read, Seek, SeekFrom, Write};
 use std::ops::Range;
 
 use super::error::malformed;
-use super::limits::{self, MAX_CODE_OBJECT, MAX_FRAME, MAX_KERNELS, MAX_TOC};
+use super::limits::{self, MAX_CODE_OBJECT, MAX_FRAME, MAX_KERNELS, MAX_TARGETS, MAX_TOC};
 use super::toc::{FORMAT_VERSION, Storage};
 use super::{
     Archive, ArchiveError, DATA_OFFSET, Encoded, Encoder, MAGIC, Scheme, Targets, Toc, TocEntry,
@@ -494,6 +494,9 @@ impl<S: Read + Write + Seek> ArchiveWriter<S> {
         kernels: BTreeMap<String, Targets>,
         order: &[usize],
     ) -> Result<(Vec<u8>, Vec<u8>), ArchiveError> {
+        let targets = self.targets.len();
+        let what = || format!("the archive has {targets} targets");
+        limits::check(what, targets as u64, MAX_TARGETS as u64)?;
         let stored = || order.iter().map(|index| &self.stored[*index]);
         let (storage, end) = layout(self.scheme, stored());
         let toc = Toc {

@@ -51,6 +51,15 @@ fn what_no_reader_takes_is_not_written() {
     let archive = Archive::open(Cursor::new(&bytes)).unwrap();
     assert_eq!(archive.kernel_count(), MAX_KERNELS as u64);
 
+    // the number of targets,
+    let targets = (0..4097).map(|target| format!("gfx{target}")).collect();
+    let spool = Cursor::new(Vec::new());
+    let writer = ArchiveWriter::for_family(spool, "vec_lib", "gfx1100", targets, Scheme::None);
+    let mut bytes = Vec::new();
+    let error = writer.finish(&mut bytes).unwrap_err().to_string();
+    assert!(error.contains("4097 targets; at most 4096"), "{error}");
+    assert_eq!(bytes, b"", "nothing was written");
+
     // the size of a code object, stored as it is or compressed,
     for size in [MAX_CODE_OBJECT + 1, 3] {
         let code = &mut io::repeat(0);
@@ -59,6 +68,30 @@ fn what_no_reader_takes_is_not_written() {
         assert!(matches!(error, ArchiveError::TooLarge { .. }), "{error}");
         let error = error.to_string();
         assert!(error.contains("`a#0`") && error.contains("at most 2147483648"), "{error}");
+    }
+}
+
+#[test]
+fn a_table_with_too_many_entries_is_refused_before_they_take_memory() {
+    let most = MAX_KERNELS as u32;
+    for counts in [&[most][..], &[most / 2, 1, most / 2 - 1]] {
+        let archive = Archive::open(Cursor::new(with_entries(counts, None))).unwrap();
+        assert_eq!(archive.kernel_count(), u64::from(most));
+    }
+    for (counts, announced, kernel, found) in [
+        (&[][..], most + 1, "a", most + 1),
+        (&[most], 1, "b", most + 1),
+        (&[most / 2, 1], most / 2, "c", most + 1),
+        (&[1], u32::MAX - 1, "b", u32::MAX),
+    ] {
+        let bytes = with_entries(counts, Some(announced));
+        let offset = bytes.len() - 5;
+        let error = Archive::open(Cursor::new(bytes)).unwrap_err().to_string();
+        let expected = format!(
+            "at offset {offset:#x} of the archive: the TOC cannot be read: toc > {kernel}: expected a table of at most \
+             262144 entries, of all kernels together, found one of length {found}"
+        );
+        assert_eq!(error, expected);
     }
 }
 
@@ -80,13 +113,34 @@ fn with_contents(key: &str, value: &[u8]) -> Vec<u8> {
     for entry in entries.iter_mut().filter(|entry| entry.0 == key) {
         entry.1 = value.to_vec();
     }
+    let mut toc = vec![0x80 | entries.len() as u8];
+    for (key, value) in entries {
+        toc.extend([text(key), value].concat());
+    }
+    with_toc(&toc)
+}
+
+/// An archive without data.
+fn with_toc(toc: &[u8]) -> Vec<u8> {
     let mut bytes = b"KPAK\x01\0\0\0\x40\0\0\0\0\0\0\0".to_vec();
     bytes.resize(64, 0);
-    bytes.push(0x80 | entries.len() as u8);
-    for (key, value) in entries {
-        bytes.extend([text(key), value].concat());
+    [&bytes[..], toc].concat()
+}
+
+/// An archive whose kernels `a`, `b` and so on have this many entries. If a number is `announced`, the file ends where
+/// the entries of one more kernel should follow.
+fn with_entries(counts: &[u32], announced: Option<u32>) -> Vec<u8> {
+    let entry = |index| [&name(index)[..], b"\x81\xa7ordinal\0"].concat();
+    let complete = counts.iter().map(|count| many(0xdf, *count, entry));
+    let cut_off = announced.map(|count| [&[0xdf][..], &count.to_be_bytes()].concat());
+    let kernels: Vec<_> = complete.chain(cut_off).collect();
+    let mut toc = b"\x82\xa5blobs\x91\x82\xa6offset\x40\xa4size\0\xa3toc".to_vec();
+    toc.push(0x80 | kernels.len() as u8);
+    for (name, entries) in (b'a'..).zip(kernels) {
+        toc.extend([0xa1, name]);
+        toc.extend(entries);
     }
-    bytes
+    with_toc(&toc)
 }
 
 /// A map (`0xdf`) or a list (`0xdd`) of `count` elements.
@@ -96,12 +150,14 @@ fn many(marker: u8, count: u32, element: impl Fn(u32) -> Vec<u8>) -> Vec<u8> {
     bytes
 }
 
+/// A short string for each number.
+fn name(index: u32) -> Vec<u8> {
+    let digits = [21, 14, 7, 0].map(|shift| (index >> shift) as u8 & 0x7f);
+    [&[0xa4][..], &digits].concat()
+}
+
 /// What has few bytes in a file and more in memory.
 fn hostile(which: &str) -> Vec<u8> {
-    let name = |index: u32| {
-        let digits = [21, 14, 7, 0].map(|shift| (index >> shift) as u8 & 0x7f);
-        [&[0xa4][..], &digits].concat()
-    };
     let entry = b"\x83\xa4type\xa5hsaco\xa7ordinal\x00\xadoriginal_size\x00";
     let one = [&b"\x81\xa0"[..], entry].concat();
     let blob = b"\x82\xa6offset\x40\xa4size\x00";
@@ -116,7 +172,7 @@ fn hostile(which: &str) -> Vec<u8> {
         }
         "targets of a kernel" => {
             let target = |index| [name(index), entry.to_vec()].concat();
-            let targets = many(0xdf, 500_000, target);
+            let targets = many(0xdf, MAX_KERNELS as u32, target);
             with_contents("toc", &[b"\x81\xa0", &targets[..]].concat())
         }
         "targets" => with_contents("gfx_arches", &many(0xdd, 4_000_000, |_| vec![0xa0])),

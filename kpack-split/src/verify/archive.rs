@@ -106,7 +106,7 @@ fn code_objects<R: Read + Seek>(
             kernels.entry(target).or_insert(kernel);
         }
     }
-    // One fault, because an archive may have a million of them.
+    // One fault, because an archive may have very many of them.
     if let Some((kernel, target)) = unlisted.first() {
         let listed = list_some(&listed, MOST_ORDINALS);
         let others = match unlisted.len() - 1 {
