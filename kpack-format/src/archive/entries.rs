@@ -8,7 +8,7 @@ use std::ops::Index;
 use serde::de::{DeserializeSeed, Deserializer, Error, Expected, MapAccess, Visitor};
 use serde::ser::{Serialize, SerializeMap, Serializer};
 
-use super::limits::MAX_KERNELS;
+use super::limits::MAX_ENTRIES;
 use crate::TargetId;
 use crate::offload_bundle::EntryId;
 use crate::wire::{
@@ -190,7 +190,7 @@ impl TocEntry {
 #[derive(Clone, Copy)]
 pub(super) struct TargetsIn<'i, 'a> {
     pub(super) input: &'i Input<'a>,
-    /// Number of entries in the TOC, with those that this kernel announces.
+    /// Number of entries in the TOC, including those that this kernel announces.
     pub(super) count: &'i Cell<usize>,
 }
 
@@ -216,7 +216,7 @@ impl<'de> Visitor<'de> for TargetsIn<'_, '_> {
             return Err(Error::invalid_length(count, &self));
         }
         let total = self.count.get().saturating_add(count);
-        if total > MAX_KERNELS {
+        if total > MAX_ENTRIES {
             return Err(Error::invalid_length(total, &TableWithinLimit));
         }
         self.count.set(total);
@@ -237,7 +237,7 @@ struct TableWithinLimit;
 
 impl Expected for TableWithinLimit {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a table of at most {MAX_KERNELS} entries, of all kernels together")
+        write!(f, "a table of at most {MAX_ENTRIES} entries, of all kernels together")
     }
 }
 

@@ -5,9 +5,11 @@ use super::ArchiveError;
 
 /// Maximum size of a code object, in bytes.
 pub const MAX_CODE_OBJECT: u64 = 2 << 30;
-/// Maximum number of entries: a kernel counts once for each of its targets. Entries may share a code object, so the
-/// number of code objects does not limit them.
+/// Maximum number of kernel names. A writer counts a kernel once for each of its targets.
 pub const MAX_KERNELS: usize = 1 << 18;
+/// Maximum number of entries that a reader accepts: a kernel has one for each of its targets. Entries may share a code
+/// object, so the number of code objects does not limit them.
+pub(super) const MAX_ENTRIES: usize = 1 << 20;
 /// Maximum size of a TOC in bytes: room for the maximum number of kernels, with names of some
 /// hundred bytes. A reader allocates no more than a small multiple of the TOC's actual size.
 pub const MAX_TOC: u64 = 256 << 20;
