@@ -83,7 +83,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let mut report = install::install(&options, &bar)?;
     bar.finish();
     if !defaults.is_empty() && !print().quiet {
-        output::complain("note", format_args!("by default, this is{defaults}"));
+        output::complain("note", format_args!("using{defaults} by default"));
     }
     report.findings.extend(kernel_files);
     let code = report_done(&report)?;
