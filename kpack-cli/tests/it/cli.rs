@@ -484,6 +484,11 @@ fn documents_for_packages() {
     for shown in ["--help", "completions bash", "completions zsh", "completions fish"] {
         assert!(!line(shown).contains("documents"), "{shown}");
     }
+    for guess in ["du", "docs", "document", "--verbose"] {
+        let output = kpack(&tree, &words(guess));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && !said.contains("documents"), "{guess}: {said}");
+    }
     let options = line("documents options");
     assert!(options.contains("\n## kpack artifact split\n") && !options.contains("documents"));
     let processors = line("documents processors");
