@@ -81,6 +81,14 @@ pub fn plan(
     Ok(removal)
 }
 
+/// Whether a tree, an inventory as for a [plan], has files that go or stay as a whole: those for one target, and archives.
+pub fn has_any(tree: &Tree) -> bool {
+    tree.entries.iter().any(|entry| {
+        matches!(*entry.class, Class::Target { .. })
+            || matches!(entry.node, Node::File { .. }) && is_archive(&entry.path)
+    })
+}
+
 /// What becomes of the manifest at `path`, which `source` reads, if some archives that it lists are gone; `None` if it lists
 /// none of them.
 ///

@@ -17,12 +17,16 @@ use super::metadata::Fields;
 use super::name::{WheelName, same_project, same_version};
 use super::record::{self, Digest, Row};
 use super::variant_json;
-use kpack_core::files::{HostFormat, SharedFile};
+use kpack_core::elf::FAT_SECTION;
+use kpack_core::files::{HostFormat, SharedFile, with_slashes};
 use kpack_core::parallel;
 use kpack_core::publish::{self, Directory};
 use kpack_core::{Error, Reason, ids};
-use kpack_split::input;
-use kpack_split::pe::MARKER_SECTION;
+use kpack_split::elf::DeviceCode;
+use kpack_split::input::{self, LinkedBinary, or_refused};
+use kpack_split::pe::{CODE_SECTIONS, MARKER_SECTION};
+use kpack_tree::databases::recognise;
+use kpack_tree::place::Place;
 
 /// The signatures of RECORD. No installer reads them, and a changed RECORD contradicts them.
 const SIGNATURES: [&str; 2] = ["RECORD.jws", "RECORD.p7s"];
@@ -51,6 +55,15 @@ pub(super) struct Wheel {
     pub(super) wheel: Fields,
     record: BTreeMap<String, Row>,
     zip: ZipArchive<SharedFile>,
+}
+
+/// The sections that a member may have.
+#[derive(Debug, Clone, Copy, Default)]
+pub(super) struct Sections {
+    /// That of a marker: it may be a split binary.
+    pub(super) marker: bool,
+    /// That of device code.
+    pub(super) code: bool,
 }
 
 /// The place in a Python environment where a member is installed.
@@ -358,23 +371,63 @@ impl Wheel {
         members.filter(|m| self.record.get(&m.name).is_some_and(|row| !row.has_hash()))
     }
 
-    /// Whether a member in `site-packages` may be a split binary: an ELF file with the name of a marker's section.
-    pub(super) fn may_be_split(&self, member: &Member) -> Result<bool, Error> {
+    /// Which sections of device code or of markers each member in `site-packages` may have: an ELF file with their names
+    /// anywhere, or a PE file with them in its headers.
+    pub(super) fn sections(&self) -> Result<Vec<Sections>, Error> {
+        parallel::try_map(&self.members, |member| self.sections_of(member))
+    }
+
+    fn sections_of(&self, member: &Member) -> Result<Sections, Error> {
         let failed = |error| zip_error(&self.path, Some(&member.name), error);
         if matches!(self.place(member), Destination::Elsewhere) {
-            return Ok(false);
+            return Ok(Sections::default());
         }
         let mut zip = self.zip.clone();
         let mut reader = with_memory(|| zip.by_index(member.index)).map_err(failed)?;
         let mut magic = Vec::new();
         let read = reader.by_ref().take(4).read_to_end(&mut magic);
         let found = read.and_then(|_| match HostFormat::of(&magic) {
-            Some(HostFormat::Elf) => has_name(reader, SECTION_NAME),
-            // The headers come first, and have the name itself.
-            Some(HostFormat::Pe) => has_name(reader.take(PE_HEADERS), MARKER_SECTION),
-            None => Ok(false),
+            Some(HostFormat::Elf) => has_names(reader, [SECTION_NAME, FAT_SECTION]),
+            // The headers come first, and have the names themselves.
+            Some(HostFormat::Pe) => {
+                has_names(reader.take(PE_HEADERS), [MARKER_SECTION, CODE_SECTIONS[1]])
+            }
+            None => Ok([false; 2]),
         });
-        found.map_err(|error| failed(error.into()))
+        let [marker, code] = found.map_err(|error| failed(error.into()))?;
+        Ok(Sections { marker, code })
+    }
+
+    /// The targets of the device code in a wheel with these sections: of its binaries, and of files of kernel databases by
+    /// their names. Unpacks one binary with code at a time per thread.
+    ///
+    /// # Errors
+    /// [`Error::Refused`] for a damaged wheel; [`Error::Io`].
+    pub(super) fn device_code(&self, sections: &[Sections]) -> Result<BTreeSet<String>, Error> {
+        let with_code = self.members.iter().zip(sections).filter(|(_, own)| own.code);
+        let of_binaries = parallel::try_map(with_code, |(member, _)| self.targets_of(member))?;
+        let of_databases = self.members.iter().filter_map(|member| match self.place(member) {
+            Destination::Site(_, path) => match recognise(&with_slashes(&path))?.1 {
+                Place::Target(target) => Some(target.to_string()),
+                _ => None,
+            },
+            Destination::Elsewhere => None,
+        });
+        Ok(of_binaries.into_iter().flatten().chain(of_databases).collect())
+    }
+
+    fn targets_of(&self, member: &Member) -> Result<BTreeSet<String>, Error> {
+        let directory = std::env::temp_dir();
+        publish::check_room(&self.path, "unpack", &directory, unpacked([member]))?;
+        let file = publish::scratch_file(&directory)?;
+        self.read(member, &mut &file, &directory)?;
+        let read = LinkedBinary::read(&self.path.join(&member.name), file);
+        let targets = read.and_then(|linked| match &linked.code {
+            DeviceCode::Fat(fat) => linked.targets(fat, &|_| true),
+            _ => Ok(BTreeSet::new()),
+        });
+        // What is damaged, or for another machine, is not for this command to say.
+        Ok(or_refused(targets)?.unwrap_or_default())
     }
 
     /// Unpacks `members` of `site-packages` into `directory`.
@@ -539,27 +592,29 @@ fn dist_info(path: &Path, name: &WheelName, members: &[Member]) -> Result<String
 /// The most bytes of the headers of a PE file.
 const PE_HEADERS: u64 = 64 << 10;
 
-/// Whether a name is among these bytes, which are read in small parts.
-fn has_name(mut from: impl Read, name: &str) -> io::Result<bool> {
-    let name = name.as_bytes();
-    let finder = Finder::new(name);
+/// Which of two names are among these bytes, which are read in small parts.
+fn has_names(mut from: impl Read, names: [&str; 2]) -> io::Result<[bool; 2]> {
+    let finders = names.map(Finder::new);
+    let longest = names.map(str::len).into_iter().max().unwrap_or_default();
+    let mut found = [false; 2];
     let mut some = vec![0; 64 << 10];
     let mut kept = 0;
-    loop {
+    while found != [true; 2] {
         let count = match from.read(&mut some[kept..]) {
-            Ok(0) => return Ok(false),
+            Ok(0) => break,
             Ok(count) => count,
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => return Err(error),
         };
         let end = kept + count;
-        if finder.find(&some[..end]).is_some() {
-            return Ok(true);
+        for (found, finder) in found.iter_mut().zip(&finders) {
+            *found |= finder.find(&some[..end]).is_some();
         }
-        // The name may cross the boundary between two parts.
-        kept = end.min(name.len() - 1);
+        // A name may cross the boundary between two parts.
+        kept = end.min(longest - 1);
         some.copy_within(end - kept..end, 0);
     }
+    Ok(found)
 }
 
 #[cfg(test)]
@@ -567,14 +622,18 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_name_of_the_section_is_found_across_parts() {
-        let name = SECTION_NAME.as_bytes();
-        for start in [0, 1, (64 << 10) - 5, 64 << 10, (128 << 10) - name.len() - 1] {
-            let mut bytes = vec![name[0]; start];
-            bytes.extend(name);
-            assert!(has_name(&*bytes, SECTION_NAME).unwrap(), "{start}");
-            bytes.pop();
-            assert!(!has_name(&*bytes, SECTION_NAME).unwrap(), "{start}");
+    fn the_names_of_sections_are_found_across_parts() {
+        let names = [SECTION_NAME, FAT_SECTION];
+        for (at, name) in names.map(str::as_bytes).into_iter().enumerate() {
+            for start in [0, 1, (64 << 10) - 5, 64 << 10, (128 << 10) - name.len() - 1] {
+                let mut bytes = vec![name[0]; start];
+                bytes.extend(name);
+                let mut expected = [false; 2];
+                expected[at] = true;
+                assert_eq!(has_names(&*bytes, names).unwrap(), expected, "{start}");
+                bytes.pop();
+                assert_eq!(has_names(&*bytes, names).unwrap(), [false; 2], "{start}");
+            }
         }
     }
 }

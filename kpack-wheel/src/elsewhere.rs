@@ -5,10 +5,9 @@ use std::path::{Path, PathBuf};
 
 use tempfile::TempDir;
 
-use super::archive::Wheel;
+use super::archive::{Sections, Wheel};
 use super::members::{Member, of_unpacked};
 use kpack_core::Error;
-use kpack_core::parallel;
 use kpack_core::publish::Directory;
 use kpack_format::names::{is_archive, is_manifest};
 use kpack_split::input::Lookup;
@@ -53,24 +52,23 @@ impl fmt::Display for SplitElsewhere {
 }
 
 impl Wheel {
-    /// The libraries that another tool split, in a wheel that is not a host wheel of kpack's. Unpacks only these
+    /// The libraries that another tool split, in a wheel with these sections that is not a host wheel of kpack's. Unpacks only these
     /// libraries, and if there are any, the archives.
     ///
     /// # Errors
     /// [`Error::Refused`] for damage; [`Error::Io`].
-    pub(super) fn split_elsewhere(&self) -> Result<Vec<SplitElsewhere>, Error> {
-        if self.pins()?.are_of_host() {
+    pub(super) fn split_elsewhere(
+        &self,
+        sections: &[Sections],
+    ) -> Result<Vec<SplitElsewhere>, Error> {
+        if self.pins()?.are_of_host() || !sections.iter().any(|own| own.marker) {
             return Ok(Vec::new());
         }
-        let split = parallel::try_map(&self.members, |member| self.may_be_split(member))?;
-        if !split.contains(&true) {
-            return Ok(Vec::new());
-        }
-        let is_needed = |(member, split): &(&Member, bool)| {
+        let is_needed = |(member, own): &(&Member, &Sections)| {
             let name = Path::new(&member.name);
-            *split || is_archive(name) || is_manifest(name)
+            own.marker || is_archive(name) || is_manifest(name)
         };
-        let all = self.members.iter().zip(split);
+        let all = self.members.iter().zip(sections);
         let needed = Vec::from_iter(all.filter(is_needed).map(|(member, _)| member));
         #[expect(
             clippy::disallowed_methods,

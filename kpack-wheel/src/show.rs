@@ -1,5 +1,6 @@
 //! Describes wheels: which extra of a host wheel is for which GPU.
 
+use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 use kpack_format::manifest::Manifest;
@@ -28,6 +29,8 @@ pub struct Description {
     /// The targets that it has archives for (device wheels), or that its device wheels have archives for
     /// (host wheels).
     pub targets: Vec<String>,
+    /// The targets of the device code in a wheel that was not split: of its binaries, and of the files of kernel databases.
+    pub fat_targets: Vec<String>,
     /// The device wheels that its extras ask for; none but for a host wheel.
     pub devices: Vec<Device>,
     /// The libraries that another tool split, each with what is missing and what to do.
@@ -71,11 +74,15 @@ fn one(wheel: &Wheel, all: &[Wheel]) -> Result<Description, Error> {
     }
     targets.sort();
     targets.dedup();
-    let elsewhere = wheel.split_elsewhere()?.into_iter().map(|library| {
+    let pins = wheel.pins()?;
+    let sections = if pins.are_of_host() { Vec::new() } else { wheel.sections()? };
+    let libraries = wheel.split_elsewhere(&sections)?;
+    let is_split = pins.are_of_host() || !targets.is_empty() || !libraries.is_empty();
+    let fat_targets = if is_split { BTreeSet::new() } else { wheel.device_code(&sections)? };
+    let elsewhere = libraries.into_iter().map(|library| {
         let id = ids::SPLIT_BY_ANOTHER_TOOL;
         Finding::new(Severity::Warning, id, &wheel.path, library.to_string())
     });
-    let pins = wheel.pins()?;
     let devices = pins.devices().into_iter().map(|(pin, extras)| {
         let device = device_of(pin, wheel, all);
         Device {
@@ -92,6 +99,7 @@ fn one(wheel: &Wheel, all: &[Wheel]) -> Result<Description, Error> {
         tags: wheel.name.tags(),
         size: wheel.size,
         targets,
+        fat_targets: fat_targets.into_iter().collect(),
         devices: devices.collect(),
         findings: elsewhere.collect(),
     })

@@ -91,9 +91,17 @@ fn verify_all(paths: &[PathBuf], options: &VerifyOptions) -> Result<VerifyReport
         asked.extend(wheels.iter().filter(is_asked).map(|wheel| &wheel.path));
     }
     let mut others = 0;
+    let mut unsplit = Vec::new();
     for wheel in wheels.iter().filter(|wheel| !asked.contains(&wheel.path)) {
-        let elsewhere = match wheel.split_elsewhere() {
-            Ok(elsewhere) => elsewhere,
+        // It is not asked for, and its libraries were verified above.
+        if wheel.pins()?.are_of_host() {
+            continue;
+        }
+        let read = wheel
+            .sections()
+            .and_then(|own| Ok((wheel.split_elsewhere(&own)?, own.iter().any(|own| own.code))));
+        let (elsewhere, has_code) = match read {
+            Ok(read) => read,
             Err(error) => {
                 rejected(&mut report, error)?;
                 others += 1;
@@ -106,12 +114,18 @@ fn verify_all(paths: &[PathBuf], options: &VerifyOptions) -> Result<VerifyReport
         }
         if !elsewhere.is_empty() {
             others += 1;
-        } else if hosts > 0 && !wheel.pins()?.are_of_host() {
+        } else if hosts == 0 && has_code {
+            unsplit.push(&wheel.path);
+        } else if hosts > 0 {
             let text = "no extra of a host wheel among these asks for it";
             fault(&mut report, ids::UNREQUESTED_WHEEL, &wheel.path, text);
         }
     }
-    if hosts == 0 && others < paths.len() {
+    for path in &unsplit {
+        let text = "not split, so there is nothing to verify; `kpack wheel split` splits it";
+        fault(&mut report, ids::NOTHING_SPLIT, path, text);
+    }
+    if hosts == 0 && unsplit.is_empty() && others < paths.len() {
         for path in paths.iter().take(1) {
             let text = "no host wheel with the extra device-all is among these; pass it as well, or the source \
                         distribution (.tar.gz) whose extras ask for these wheels";

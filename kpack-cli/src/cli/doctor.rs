@@ -99,7 +99,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     } else if print().json {
         output::json(&report)?;
     } else {
-        print_report(&report)?;
+        print_report(&report, !arguments.arch.is_empty())?;
     }
     Ok(match report.faults() {
         0 => ExitCode::SUCCESS,
@@ -108,7 +108,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
 }
 
 /// Prints whether GPU code loads, why not, and the command; with `--verbose`, everything else too.
-fn print_report(report: &Report) -> Result<(), Error> {
+///
+/// Whoever names GPUs asks `for_named` ones, which also have to have code if a library is missing on this machine.
+fn print_report(report: &Report, for_named: bool) -> Result<(), Error> {
     let cause = report.cause();
     if print().quiet && report.faults() == 0 {
         return Ok(());
@@ -117,6 +119,10 @@ fn print_report(report: &Report) -> Result<(), Error> {
     text.line(&report.verdict);
     if let Some(cause) = cause {
         add_cause(&mut text, cause);
+    }
+    let missing = cause.filter(|_| for_named).and_then(|cause| missing_code(report, cause));
+    if let Some(missing) = missing.filter(|_| !print().verbose) {
+        add_cause(&mut text, missing);
     }
     // It is why there is no command.
     let is_unread = |found: &&Diagnosis| found.finding.id == ids::UNREAD_PACKAGE_DATABASE;
@@ -134,8 +140,10 @@ fn print_report(report: &Report) -> Result<(), Error> {
         }
         text.line(count(report.faults() as u64, "fault"));
     } else {
-        let is_other =
-            |found: &&Diagnosis| found.finding.severity == Severity::Fault && Some(*found) != cause;
+        let is_other = |found: &&Diagnosis| {
+            let is_printed = [cause, missing].contains(&Some(*found));
+            found.finding.severity == Severity::Fault && !is_printed
+        };
         let others = report.findings.iter().filter(is_other).count();
         if others > 0 {
             let others = count(others as u64, "more fault");
@@ -143,6 +151,17 @@ fn print_report(report: &Report) -> Result<(), Error> {
         }
     }
     text.write()
+}
+
+/// The first code that is missing for a GPU, if the `cause` is something that is missing on this machine, which says
+/// nothing about code.
+fn missing_code<'r>(report: &'r Report, cause: &Diagnosis) -> Option<&'r Diagnosis> {
+    let of_machine = [ids::MISSING_LIBRARY, ids::MISSING_DATABASE, ids::INCOMPLETE_DATABASE];
+    let of_code = [ids::MISSING_TARGET, ids::MISSING_ARCHIVE];
+    let is_wrong = |found: &&Diagnosis| {
+        of_code.contains(&found.finding.id) && found.finding.severity >= Severity::Warning
+    };
+    of_machine.contains(&cause.finding.id).then(|| report.findings.iter().find(is_wrong)).flatten()
 }
 
 /// Adds why code does not load, and what to do about it: a command alone on its line, or advice.

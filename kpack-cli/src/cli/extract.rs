@@ -1,6 +1,6 @@
 //! `kpack extract`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs::File;
 use std::io::{self, Seek, Write};
 use std::path::{Path, PathBuf};
@@ -66,10 +66,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
             found.prefer(target);
         }
         if let [_, _, ..] = found.selected() {
-            let count = found.selected().len();
             let reason = format!(
-                "{count} code objects are selected; choose one with --kernel and --arch, or write all \
-                 of them with --output-dir"
+                "{} code objects are selected; choose one with {}, or write all of them with --output-dir",
+                found.selected().len(),
+                choosing(found.selected())
             );
             return Err(Error::rejected(ids::SEVERAL_SELECTED, &arguments.file, reason));
         }
@@ -112,6 +112,17 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The options that choose one of several code objects.
+fn choosing(selected: &[(String, TargetId)]) -> &'static str {
+    let kernels = BTreeSet::from_iter(selected.iter().map(|(kernel, _)| kernel));
+    let targets = BTreeSet::from_iter(selected.iter().map(|(_, target)| target));
+    match (kernels.len(), targets.len()) {
+        (1, _) => "--arch",
+        (_, 1) => "--kernel",
+        _ => "--kernel and --arch",
+    }
 }
 
 fn write_all(

@@ -115,7 +115,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
             let (prefix, inside) = default_places(&options.files, &places)?;
             if !print().quiet {
                 let prefix = shown(&prefix);
-                output::complain("note", format_args!("by default, this is --prefix {prefix}"));
+                output::complain("note", format_args!("using --prefix {prefix} by default"));
             }
             options.files = inside;
             prefix

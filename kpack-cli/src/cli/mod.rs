@@ -231,6 +231,7 @@ fn misused(mut error: clap::Error, arguments: &[OsString]) -> ExitCode {
             _ => ExitCode::SUCCESS,
         };
     }
+    leave_hidden_commands_out(&mut error, &command());
     if let Some(text) = guesses::explain(&error, arguments, &command()) {
         output::complain("error", text);
         return ExitCode::from(2);
@@ -273,6 +274,26 @@ fn misused(mut error: clap::Error, arguments: &[OsString]) -> ExitCode {
         None => _ = error.print(),
     }
     ExitCode::from(2)
+}
+
+/// Takes hidden commands out of the lists of an error: clap hides them only in help.
+fn leave_hidden_commands_out(error: &mut clap::Error, kpack: &clap::Command) {
+    let is_hidden = |name: &String| {
+        kpack.get_subcommands().any(|command| command.is_hide_set() && command.get_name() == name)
+    };
+    for kind in [ContextKind::ValidSubcommand, ContextKind::SuggestedSubcommand] {
+        let left = match error.remove(kind) {
+            Some(ContextValue::Strings(names)) => {
+                ContextValue::Strings(names.into_iter().filter(|name| !is_hidden(name)).collect())
+            }
+            Some(ContextValue::String(name)) if is_hidden(&name) => continue,
+            Some(other) => other,
+            None => continue,
+        };
+        if !matches!(&left, ContextValue::Strings(names) if names.is_empty()) {
+            error.insert(kind, left);
+        }
+    }
 }
 
 /// The targets that the arguments name.

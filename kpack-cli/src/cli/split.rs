@@ -18,7 +18,7 @@ use kpack_core::platform::canonicalize;
 use kpack_core::publish::name_part;
 use kpack_core::report::FileReport;
 use kpack_core::words::list;
-use kpack_core::{Error, ids, shown};
+use kpack_core::{DebugInfo, Error, Spirv, ids, shown};
 use kpack_format::{Delivery, TargetId};
 use kpack_split::install::{self, InstallOptions, Outcome, Report};
 use kpack_tree::check;
@@ -83,7 +83,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let mut report = install::install(&options, &bar)?;
     bar.finish();
     if !defaults.is_empty() && !print().quiet {
-        output::complain("note", format_args!("by default, this is{defaults}"));
+        output::complain("note", format_args!("using{defaults} by default"));
     }
     report.findings.extend(kernel_files);
     let code = report_done(&report)?;
@@ -305,9 +305,26 @@ fn way_back(report: &Report, options: &InstallOptions) -> Text {
         shown(&options.prefix.join(&options.kpack_dir))
     ));
     if let Ok(command) = shlex::try_join(words) {
-        text.line(format_args!("to undo: {command}"));
+        let lost = match &lost(report, options)[..] {
+            [] => String::new(),
+            lost => format!(", except for {}", list(lost)),
+        };
+        text.line(format_args!("to undo{lost}: {command}"));
     }
     text
+}
+
+/// What a join does not bring back.
+fn lost(report: &Report, options: &InstallOptions) -> Vec<&'static str> {
+    let is_skipped = report.findings.iter().any(|found| found.id == ids::UNEXPECTED_TARGET);
+    let is_dropped = options.storage.spirv == Spirv::Drop;
+    let is_stripped = options.storage.debug != DebugInfo::Keep;
+    let all = [
+        (is_skipped, "the skipped device code"),
+        (is_dropped, "what --spirv drop removed"),
+        (is_stripped, "what --strip-debug removed"),
+    ];
+    all.into_iter().filter_map(|(is_lost, what)| is_lost.then_some(what)).collect()
 }
 
 /// What a person would say of it who sits at a machine with these GPUs: how much smaller the binaries are, and what

@@ -1,7 +1,7 @@
 //! `kpack verify`.
 
 use std::num::NonZeroUsize;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
 use crate::trim;
@@ -17,7 +17,7 @@ use super::output::{self, Text, count};
 use super::print::print;
 use super::progress::{Bar, FILES};
 use kpack_artifact::verify::{self, Demanded, Options, VerifyReport};
-use kpack_core::{Error, Severity};
+use kpack_core::{Error, Finding, Id, Severity, ids};
 
 /// Verify binaries, archives, manifests, install prefixes or artifact directories
 ///
@@ -77,8 +77,38 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let mut report = verify::verify_with_kernel_files(&arguments.paths, &options, &rules, &bar)?;
     bar.finish();
     trim::explain_all(&mut report.findings);
+    if let [one, other] = &arguments.paths[..] {
+        report.findings.extend(not_compared(one, other, &report));
+    }
 
     report_checks(&report)
+}
+
+/// Says of a split path and an unsplit one that they are not compared, since whoever passes both may expect that.
+fn not_compared(one: &Path, other: &Path, report: &VerifyReport) -> Option<Finding> {
+    const OF_SPLIT: [Id; 4] =
+        [ids::MARKER_SOUND, ids::CODE_FOUND, ids::ARCHIVE_SOUND, ids::MANIFEST_SOUND];
+    let has = |path: &Path, ids: &[Id]| {
+        let real = path.canonicalize();
+        let is_below = |found: &Finding| {
+            let mut roots = [Some(path), real.as_deref().ok()].into_iter().flatten();
+            roots.any(|root| found.file().starts_with(root))
+        };
+        report.findings.iter().any(|found| ids.contains(&found.id) && is_below(found))
+    };
+    let (split, unsplit) = match [one, other].map(|path| has(path, &OF_SPLIT)) {
+        [true, false] => (one, other),
+        [false, true] => (other, one),
+        _ => return None,
+    };
+    if one.is_dir() != other.is_dir() || !has(unsplit, &[ids::FAT_BINARY]) {
+        return None;
+    }
+    let (split, unsplit) = (split.to_string_lossy(), unsplit.to_string_lossy());
+    let words = ["kpack", "verify", &*split, "--against", &*unsplit];
+    let command = shlex::try_join(words).ok()?;
+    let text = format!("each PATH is verified by itself; to compare them, run `{command}`");
+    Some(Finding::general(Severity::Note, ids::NOTHING_SPLIT, text))
 }
 
 /// Prints the checks that fail and a summary, or all with `--verbose`. Returns the exit code.
@@ -86,9 +116,13 @@ pub(super) fn report_checks(report: &VerifyReport) -> Result<ExitCode, Error> {
     if print().json {
         output::json(report)?;
     } else {
-        let is_shown = |severity| print().verbose || severity >= Severity::Warning;
+        // The few notes that are not about one file are for everybody.
+        let is_shown = |finding: &&Finding| {
+            let is_for_all = finding.path.is_none() && !print().quiet;
+            print().verbose || is_for_all || finding.severity >= Severity::Warning
+        };
         let mut text = Text::default();
-        let shown = report.findings.iter().filter(|finding| is_shown(finding.severity));
+        let shown = report.findings.iter().filter(is_shown);
         // What all others mean goes last.
         let (all, others): (Vec<_>, Vec<_>) = shown.partition(|finding| finding.path.is_none());
         for finding in others {

@@ -204,8 +204,8 @@ fn describe(wheel: &Description, text: &mut Text) {
     };
     text.line(format_args!("{} {}: {kind}, {}", wheel.name, wheel.version, size(wheel.size)));
     text.line(format_args!("  tags:    {}", wheel.tags.join(", ")));
-    if !wheel.targets.is_empty() {
-        text.line(format_args!("  targets: {}", wheel.targets.join(", ")));
+    for targets in [&wheel.targets, &wheel.fat_targets].into_iter().filter(|all| !all.is_empty()) {
+        text.line(format_args!("  targets: {}", targets.join(", ")));
     }
     for library in &wheel.findings {
         text.line(format_args!("  {} [{}]", library.text, library.id));

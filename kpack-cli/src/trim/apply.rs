@@ -16,6 +16,7 @@ use kpack_doctor::internal::note::NAME;
 use kpack_split::input::{or_refused, until_unchanged};
 use kpack_split::trim::{self, TrimDestination, WrittenFile};
 
+use super::found::Found;
 use super::held::Spot;
 use super::ledger::Ledger;
 use super::lists::{self, Fate, Places};
@@ -40,6 +41,8 @@ pub(super) struct Application<'a> {
     report: TrimReport,
     /// What became of files, or would.
     fates: BTreeMap<PathBuf, Fate>,
+    /// What the given paths have.
+    found: Found,
     /// Whether some of the work failed that the note says was begun.
     is_unfinished: bool,
 }
@@ -55,13 +58,14 @@ impl<'a> Application<'a> {
             dry_run: planner.options.dry_run,
             ..TrimReport::default()
         };
-        Self { planner, plan, ledger, report, fates: BTreeMap::new(), is_unfinished: false }
+        let found = Found::new(plan);
+        Self { planner, plan, ledger, report, fates: BTreeMap::new(), found, is_unfinished: false }
     }
 
     /// Does all of it. `errors` say what could not be read for the plan.
     ///
     /// # Errors
-    /// A signal asked the process to end.
+    /// A signal asked the process to end; [`Error::Refused`] if only files are given of kinds that trim does not read.
     pub(super) fn run(
         mut self,
         errors: Vec<Error>,
@@ -96,6 +100,10 @@ impl<'a> Application<'a> {
         let (packages, findings) = self.ledger.owners(files.collect());
         self.report.packages = packages;
         self.report.findings.extend(findings);
+        // What cannot be read may have code.
+        if self.report.errors.is_empty() {
+            self.report.findings.extend(self.found.findings(self.planner, plan)?);
+        }
         Ok(self.report)
     }
 
@@ -198,10 +206,9 @@ impl<'a> Application<'a> {
         for job in &plan.jobs {
             progress.file(&job.names[0]);
             let decision = self.planner.file(job);
-            if let Some(decision) = self.keep_error(decision)?
-                && let Some(rewrite) = self.decided(job, decision)
-            {
-                waiting.push((job, rewrite));
+            if let Some(decision) = self.keep_error(decision)? {
+                self.found.add(plan, job, &decision);
+                waiting.extend(self.decided(job, decision).map(|rewrite| (job, rewrite)));
             }
             let bytes = waiting.iter().map(|(_, rewrite)| rewrite.plan.scratch_size()).sum::<u64>();
             if waiting.len() >= BATCH || bytes >= MAX_WAITING {
@@ -219,7 +226,7 @@ impl<'a> Application<'a> {
             Decision::Complete => {
                 self.fates.extend(job.names.iter().map(|name| (name.clone(), Fate::Complete)));
             }
-            Decision::Nothing => {}
+            Decision::Nothing(_) | Decision::CompleteElsewhere => {}
             Decision::Stays(finding) => {
                 if finding.id != ids::MISSING_TARGET || !self.plan.left.contains(&job.names[0]) {
                     self.report.findings.push(finding);

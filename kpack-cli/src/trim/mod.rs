@@ -9,6 +9,7 @@
 
 mod apply;
 mod explain;
+mod found;
 mod held;
 mod ledger;
 mod links;
@@ -112,7 +113,8 @@ pub enum TrimOutcome {
 /// Removes the code for other GPUs from what is in the given paths.
 ///
 /// # Errors
-/// [`Error::Io`] if a given path cannot be read; [`Error::Refused`] if something other than a note has its name.
+/// [`Error::Io`] if a given path cannot be read; [`Error::Refused`] if something other than a note has its name, or if only
+/// files are given of kinds that nobody can trim.
 /// What cannot be trimmed stays as it is, with a warning, or an error in the [report](TrimReport::errors).
 pub fn trim(options: &Options, progress: &dyn Progress) -> Result<TrimReport, Error> {
     let root = Root::find(options.root.as_deref())?;

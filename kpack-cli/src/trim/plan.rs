@@ -11,7 +11,7 @@ use kpack_core::{Error, Severity, ids};
 use kpack_doctor::internal::Root;
 use kpack_format::TargetId;
 use kpack_split::input::{or_refused, until_unchanged};
-use kpack_split::trim::{self, Scratch, Trim, TrimPlan};
+use kpack_split::trim::{self, NoCode, Scratch, Trim, TrimPlan};
 
 use kpack_tree::DatabaseSelection;
 
@@ -44,9 +44,11 @@ pub(super) struct FileJob {
 #[derive(Debug)]
 pub(super) enum Decision {
     /// It has no code that kpack can remove.
-    Nothing,
+    Nothing(NoCode),
     /// It has code for the chosen GPUs only.
     Complete,
+    /// The file that a link leads to does.
+    CompleteElsewhere,
     /// It stays as it is, for a reason to tell.
     Stays(Finding),
     /// Some of its code goes.
@@ -164,8 +166,9 @@ impl TrimPlanner<'_> {
                 Some(finding) => Decision::Stays(finding),
                 None => Decision::Rewritten(SmallerFile { plan, link }),
             },
-            Ok(Trim::Done) if !job.is_link => Decision::Complete,
-            Ok(Trim::Nothing | Trim::Done) => Decision::Nothing,
+            Ok(Trim::Done) if job.is_link => Decision::CompleteElsewhere,
+            Ok(Trim::Done) => Decision::Complete,
+            Ok(Trim::Nothing(why)) => Decision::Nothing(why),
             Ok(Trim::LeftAlone(finding)) => Decision::Stays(finding),
             Err(refused) => {
                 let text = format!("stays as it is: {}", refused.text);
@@ -173,6 +176,17 @@ impl TrimPlanner<'_> {
                 Decision::Stays(Finding::new(Severity::Warning, refused.id, path, text))
             }
         })
+    }
+
+    /// Opens the file.
+    ///
+    /// # Errors
+    /// As [`file`](Self::file).
+    pub(super) fn open(&self, job: &FileJob) -> Result<File, Error> {
+        match job.is_link {
+            true => self.root.open_file(&job.from),
+            false => self.held.find(&job.names[0])?.open(),
+        }
     }
 
     /// Why a link to a file outside stays a link, if it does. That `file` is the planned one; there is none for what is no link.

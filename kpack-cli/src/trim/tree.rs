@@ -55,6 +55,10 @@ impl Given {
         Ok(found)
     }
 
+    pub(super) fn is_directory(&self) -> bool {
+        self.1
+    }
+
     /// The directory that notes are in.
     pub(super) fn directory(&self) -> &Path {
         if self.1 { &self.0 } else { self.0.parent().unwrap_or(&self.0) }

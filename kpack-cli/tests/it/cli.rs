@@ -457,6 +457,21 @@ fn completions_of_each_shell() {
     }
 }
 
+/// An option that cannot choose is not advised.
+#[test]
+fn the_options_that_choose_a_code_object_are_those_that_differ() {
+    let tree = prefix();
+    for (arguments, options) in [
+        ("", "--kernel and --arch"),
+        (" --kernel libvec.so#0", "--arch"),
+        (" --arch gfx1100", "--kernel"),
+    ] {
+        let line = format!("extract lib/libvec.so -o out{arguments}");
+        let said = said(&tree, &words(&line));
+        assert!(said.contains(&format!("choose one with {options}, or")), "{said}");
+    }
+}
+
 /// Packages and the handbook are made with `kpack documents`, which neither help nor a shell offers.
 #[test]
 fn documents_for_packages() {
@@ -468,6 +483,11 @@ fn documents_for_packages() {
     };
     for shown in ["--help", "completions bash", "completions zsh", "completions fish"] {
         assert!(!line(shown).contains("documents"), "{shown}");
+    }
+    for guess in ["du", "docs", "document", "--verbose"] {
+        let output = kpack(&tree, &words(guess));
+        let said = String::from_utf8_lossy(&output.stderr);
+        assert!(!output.status.success() && !said.contains("documents"), "{guess}: {said}");
     }
     let options = line("documents options");
     assert!(options.contains("\n## kpack artifact split\n") && !options.contains("documents"));

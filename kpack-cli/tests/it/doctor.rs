@@ -234,6 +234,20 @@ fn code_for_the_gpu() {
             ],
         ),
         (
+            "code that is missing for a named GPU, whatever else is missing",
+            |tree| {
+                stub(tree, "gone/libother.so.1");
+                let needed = tree.path("gone/libother.so.1");
+                let library = library(tree, &["gfx942"]).linked_with(&needed, "$ORIGIN");
+                library.build(&tree.path("lacking/libvec.so")).unwrap();
+                fs::remove_file(needed).unwrap();
+            },
+            &[
+                "kpack doctor lacking/libvec.so --arch gfx1103",
+                "kpack doctor lacking/libvec.so --arch gfx942",
+            ],
+        ),
+        (
             "a join says which code it drops, and the doctor which is missing then",
             AS_IT_IS,
             &[

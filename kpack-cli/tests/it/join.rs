@@ -94,6 +94,36 @@ fn what_is_joined_has_the_chosen_code_and_is_split_again_without_a_loss() {
     }
 }
 
+/// Given a module whose libraries are for different GPUs, when all code is put back, then no library lacks anything, and the
+/// archives can go.
+#[test]
+fn with_all_targets_nothing_is_missing_that_a_library_was_not_built_for() {
+    let tree = split(&library(1));
+    let other = FatLibrary::new().wrapper(Storage::Plain, [code_with("gfx1030", &[1; 99])]);
+    other.build(&tree.path("prefix/lib/libadd.so")).unwrap();
+    let all = ["lib/libadd.so", FILE];
+    install(&InstallOptions::new(tree.path("prefix"), "vec", all), &()).unwrap();
+    let mut options = JoinOptions::new(tree.path("prefix"), [], all);
+    options.all_architectures = true;
+    let [finding] = &join(&options, &()).unwrap().findings[..] else { panic!() };
+    assert_eq!((finding.id, finding.severity), (ids::UNCHANGED, Severity::Note));
+    assert_eq!(finding.file(), tree.path("prefix/lib/.kpack").canonicalize().unwrap());
+    assert!(finding.text.starts_with("the archives in it stay"), "{finding:?}");
+    assert_eq!(targets_of(&tree.path("prefix/lib/libadd.so")), ["gfx1030"]);
+    fs::remove_dir_all(finding.file()).unwrap();
+    assert_holds(&tree.path("prefix"));
+
+    // What is named is asked of each library.
+    let tree = split(&library(1));
+    other.build(&tree.path("prefix/lib/libadd.so")).unwrap();
+    install(&InstallOptions::new(tree.path("prefix"), "vec", all), &()).unwrap();
+    options.prefix = tree.path("prefix");
+    options.architectures = vec!["gfx1030".parse().unwrap()];
+    let report = join(&options, &()).unwrap();
+    let lacking = report.findings.iter().find(|found| found.id == ids::MISSING_TARGET).unwrap();
+    assert!(lacking.text.starts_with("has no device code for gfx1030, only"), "{lacking:?}");
+}
+
 #[test]
 fn a_joined_binary_is_shown_as_one_and_needs_no_archives() {
     let tree = split(&library(1));

@@ -199,6 +199,35 @@ const OF_A_PREFIX: &[Row] = &[
         },
         &["kpack trim --arch gfx1100 --verbose venv"],
     ),
+    // Among files that a shell listed, some are always without code.
+    (
+        "paths without device code",
+        |tree| {
+            tree.write("notes.txt", "text");
+            tree.write("doc/notes.txt", "text");
+            drop(other_binaries(tree));
+        },
+        &[
+            "kpack trim --arch gfx1100 notes.txt",
+            "kpack trim --arch gfx1100 notes.txt venv/other.so",
+            "kpack trim --arch gfx1100 doc",
+            "kpack trim --arch gfx1100 --dry-run doc prefix",
+            "kpack trim --arch gfx1100 --dry-run doc notes.txt prefix/lib/libvec.so",
+        ],
+    ),
+    (
+        "a split library, an archive and a code object, without the rest",
+        |tree| {
+            split_library(tree);
+            tree.copy_file("prefix/lib/libvec.so", "alone/libvec.so");
+            tree.write("code/vec.hsaco", code("gfx942", 1).1);
+        },
+        &[
+            "kpack trim --arch gfx1100 prefix/lib/libvec.so",
+            "kpack trim --arch gfx1100 prefix/lib/.kpack/vec_lib_gfx942.kpack",
+            "kpack trim --arch gfx1100 alone code",
+        ],
+    ),
     (
         "databases, archives and a manifest",
         with_databases_and_archives,

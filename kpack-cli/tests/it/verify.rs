@@ -1,6 +1,7 @@
 //! Given an installed tree, when something in it is damaged or missing, then verification finds it and says
 //! where; and a complete tree has no fault.
 
+use crate::command::kpack;
 use crate::verified;
 use kpack_core::files::open_archive;
 use kpack_core::{Details, Error, Severity, ids};
@@ -593,6 +594,28 @@ fn a_tree_in_which_nothing_is_split_is_named() {
         let last = report.findings.last().unwrap();
         assert!(last.text.starts_with(text) && last.severity == Severity::Fault, "{last:?}");
         assert_eq!(report.count(Severity::Fault), faults);
+    }
+}
+
+/// Whoever passes an original as a second path may believe that the two were compared.
+#[test]
+fn a_split_path_and_an_unsplit_one_are_not_compared_and_the_command_that_does_is_printed() {
+    let tree = installed();
+    library().build(&tree.path("original tree/libvec.so")).unwrap();
+    for (paths, command) in [
+        (vec!["lib", "original tree"], "kpack verify lib --against 'original tree'"),
+        (vec!["original tree", "lib"], "kpack verify lib --against 'original tree'"),
+        (vec!["fat.so", BINARY], "kpack verify lib/libvec.so --against fat.so"),
+        (vec!["lib", "fat.so"], ""),
+        (vec!["lib", BINARY], ""),
+        (vec!["original tree", "fat.so"], ""),
+        (vec!["lib", "original tree", "fat.so"], ""),
+    ] {
+        let said = String::from_utf8(kpack(&tree, &[&["verify"][..], &paths[..]].concat()).stdout);
+        let said = said.unwrap();
+        assert!(said.contains(command) && said.contains("0 faults"), "{said}");
+        let is_said = said.contains("each PATH is verified by itself");
+        assert_eq!(is_said, !command.is_empty(), "{said}");
     }
 }
 

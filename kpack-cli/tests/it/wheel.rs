@@ -15,7 +15,7 @@ use kpack::internal::{Cache, Environment, Request};
 use kpack_core::ids;
 use kpack_core::publish::Stage;
 use kpack_split::input::LinkedBinary;
-use kpack_tests::fixture::{Wheel, add_and_mul, code, library_file};
+use kpack_tests::fixture::{FatLibrary, Wheel, add_and_mul, code, library_file};
 use kpack_tests::process::{run, try_run};
 use kpack_tests::require::tool;
 use kpack_tests::tree::Tree;
@@ -343,6 +343,22 @@ fn what_a_set_of_wheels_is() {
     settings.add_filter(r" +size\n", " size\n");
     settings.add_filter(r" +\[size\]", " [size]");
     settings.bind(|| insta::assert_snapshot!(shown));
+}
+
+/// Its users ask which GPUs it is for, and whether it is sound.
+#[test]
+fn a_wheel_that_is_not_split_is_shown_with_its_targets_and_has_one_fault() {
+    let tree = Tree::new();
+    let database = "vec/lib/rocblas/library/TensileLibrary_Type_SS_gfx1030.hsaco";
+    wheel(FAT).member(database, "code").write(tree.root()).unwrap();
+    let show = said(&tree, &["wheel", "show", FAT]);
+    assert!(show.contains("vec 1.0: not split, "), "{show}");
+    let targets = "  targets: gfx1030, gfx90a:xnack+, gfx90a:xnack-, gfx942\n";
+    assert!(show.contains(targets), "{show}");
+    let verify = said(&tree, &["wheel", "verify", FAT]);
+    let fault = "FAULT vec-1.0-cp311-cp311-manylinux_2_28_x86_64.whl: not split, so there is nothing to verify; \
+                 `kpack wheel split` splits it [nothing-split]\n";
+    assert!(verify.contains(fault) && !verify.contains("[missing-wheel]"), "{verify}");
 }
 
 /// A wheel in the shape of torch's: AOTriton's images are for families of processors.
@@ -721,11 +737,11 @@ fn with_little_memory(step: usize) {
     eprintln!("exit codes: {codes:?}");
 }
 
-/// Given a wheel without a split library, and no place for scratch files, when it is described, then nothing is unpacked.
+/// Given a wheel without device code, and no place for scratch files, when it is described, then nothing is unpacked.
 #[test]
-fn describing_a_wheel_that_was_not_split_unpacks_nothing() {
+fn describing_a_wheel_without_device_code_unpacks_nothing() {
     let tree = Tree::new();
-    binary_wheel().write(tree.root()).unwrap();
+    Wheel::with_library(FAT, FatLibrary::new().bytes()).write(tree.root()).unwrap();
     let mut show = Command::new(env!("CARGO_BIN_EXE_kpack"));
     show.args(["wheel", "show", FAT]).current_dir(tree.root());
     let shown = try_run(show.env("TMPDIR", "/nonexistent")).unwrap();

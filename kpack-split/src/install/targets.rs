@@ -145,7 +145,7 @@ fn check_targets(
             ids::UNEXPECTED_TARGET,
             path,
             format!(
-                "skipping device code for {}, which --arch does not list; only the original has it",
+                "skipping device code for {}, which --arch does not list; `kpack join` cannot put it back",
                 list(more)
             ),
         ),

@@ -7,6 +7,7 @@ use std::ops::Range;
 use std::path::PathBuf;
 use std::sync::Mutex;
 
+use kpack_core::files::directory_of;
 use kpack_core::platform::FileExt;
 use kpack_format::code_id;
 use kpack_format::digest::Blake3;
@@ -38,6 +39,8 @@ pub(super) struct ChosenCode {
     targets: BTreeSet<String>,
     /// The bundles to write, in order of their first wrappers.
     bundles: Vec<JoinedBundle>,
+    /// The directories of the archives that it is in.
+    directories: BTreeSet<PathBuf>,
     /// Where archives for the chosen GPUs would be, if nothing says which ones there are.
     unlisted: Vec<PathBuf>,
     /// The chosen GPUs that some wrappers have code for, and the code object indices of the others.
@@ -158,12 +161,19 @@ impl ChosenCode {
         let some = 1..binary.indices.len() - binary.kept.len();
         let incomplete = absent_of.filter(|(_, absent)| some.contains(&absent.len())).collect();
         let sharing = resolver.sharing_note(binary.indices.len());
+        let archives = wrappers.iter().flatten().map(|code| resolver.path(code.place));
+        let directories = archives.map(|archive| directory_of(archive).to_owned()).collect();
         let bundles = bundles(binary, wrappers, resolver.is_shared());
-        Ok(Self { wanted, known, targets, bundles, unlisted, incomplete, sharing })
+        Ok(Self { wanted, known, targets, bundles, directories, unlisted, incomplete, sharing })
     }
 
     pub(super) fn targets(&self) -> &BTreeSet<String> {
         &self.targets
+    }
+
+    /// The directories of the archives that it is in.
+    pub(super) fn directories(&self) -> &BTreeSet<PathBuf> {
+        &self.directories
     }
 
     /// Where archives for the chosen GPUs would be, as a list, if nothing says which ones there are.
@@ -183,7 +193,12 @@ impl ChosenCode {
 
     /// The wanted targets that there is no code for, as a list.
     pub(super) fn lacking(&self) -> String {
-        let lacking = self.wanted.iter().filter(|gpu| !self.has_code_for(gpu));
+        self.lacking_of(&self.wanted)
+    }
+
+    /// Those of some targets that there is no code for, as a list.
+    pub(super) fn lacking_of(&self, targets: &[TargetId]) -> String {
+        let lacking = targets.iter().filter(|gpu| !self.has_code_for(gpu));
         Vec::from_iter(lacking.map(ToString::to_string)).join(", ")
     }
 

@@ -78,6 +78,13 @@ fn attempt(
     let planned = plan(options, &lookup, &mut report)?;
     Prefix::new(&options.prefix)?.remove_leftovers(&options.files)?;
     progress.start(planned.iter().map(|(_, code, _)| code.size()).sum());
+    if options.all_architectures && options.output.is_none() {
+        let directories = planned.iter().flat_map(|(_, code, _)| code.directories());
+        for directory in BTreeSet::from_iter(directories.cloned()) {
+            let text = "the archives in it stay, but the joined files do not need them; remove them if no split file needs them";
+            report.note(ids::UNCHANGED, &directory, text);
+        }
+    }
     for (binary, code, plan) in planned {
         progress.file(&binary.located.path);
         let written = binary.write(&code, &plan, options, &lookup, progress, &mut report)?;
@@ -203,7 +210,8 @@ fn choose(
     let mut chosen = Vec::new();
     for binary in binaries {
         let code = ChosenCode::choose(&binary, options, lookup)?;
-        let lacking = code.lacking();
+        // What a binary was never built for is not missing.
+        let lacking = code.lacking_of(&options.architectures);
         if !lacking.is_empty() && !options.installed {
             let text = format!("has no device code for {lacking}, only for {}", code.known());
             report.warn(ids::MISSING_TARGET, &binary.located.path, text);
@@ -227,8 +235,8 @@ fn choose(
             let reason = Reason::from(text).target(gpu);
             if binary.marker.code_ids.is_empty() {
                 report.warn(ids::MISSING_KERNEL, &binary.located.path, reason)
-            } else {
-                // So it was built.
+            } else if options.architectures.contains(gpu) {
+                // So it was built, which whoever asks for all that was built need not hear.
                 report.note(ids::MISSING_KERNEL, &binary.located.path, reason)
             }
         }

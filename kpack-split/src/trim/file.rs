@@ -37,13 +37,26 @@ const BLOCK: u64 = 512;
 #[derive(Debug)]
 pub enum Trim {
     /// It has no device code that kpack can remove.
-    Nothing,
+    Nothing(NoCode),
     /// It has code for these GPUs only.
     Done,
     /// It stays as it is, for a reason to tell.
     LeftAlone(Finding),
     /// Some of its code goes.
     Planned(Box<TrimPlan>),
+}
+
+/// Why a file has no device code that kpack can remove, whatever the GPUs are.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub enum NoCode {
+    /// kpack does not read files of its kind.
+    Unknown,
+    /// It could have device code, and has none.
+    Host,
+    /// It was split, so that its code is in archives.
+    Split,
+    /// It is device code alone, or lists it: an archive, a manifest, a code object. Such a file goes as a whole or stays.
+    Whole,
 }
 
 /// How to make the smaller file.
@@ -103,7 +116,7 @@ pub fn plan(path: &Path, file: File, keep: &Keep, scratch: Scratch<'_>) -> Resul
         Some(FileKind::Linked) => linked(path, file, keep, scratch),
         Some(FileKind::Object | FileKind::StaticLibrary) => objects(path, &file, keep, scratch),
         Some(FileKind::Bundle) => bundle_file(path, &file, keep, scratch),
-        Some(_) => Ok(Trim::Nothing),
+        Some(_) => Ok(Trim::Nothing(NoCode::Whole)),
         None => compressed_file(path, &file, keep, scratch),
     }
 }
@@ -113,7 +126,7 @@ fn linked(path: &Path, file: File, keep: &Keep, scratch: Scratch<'_>) -> Result<
     let linked = match LinkedBinary::read(path, file) {
         // Python's packages contain launchers for other machines, and damaged files for tests.
         Err(Error::Refused { .. }) if !input::may_have_code(path, &again)? => {
-            return Ok(Trim::Nothing);
+            return Ok(Trim::Nothing(NoCode::Host));
         }
         linked => linked?,
     };
@@ -137,7 +150,10 @@ fn linked(path: &Path, file: File, keep: &Keep, scratch: Scratch<'_>) -> Result<
     if let Some(trim) = nothing_goes(path, &bundles, keep) {
         return Ok(match (trim, in_data.left) {
             (Trim::Done, Some(left)) => Trim::LeftAlone(left),
-            (Trim::Done, None) if bundles.is_empty() => Trim::Nothing,
+            (Trim::Done, None) if bundles.is_empty() => Trim::Nothing(match linked.code {
+                DeviceCode::Split(_) => NoCode::Split,
+                _ => NoCode::Host,
+            }),
             (trim, _) => trim,
         });
     }
@@ -182,13 +198,13 @@ type Ranges = BTreeMap<u64, (usize, Range<u64>)>;
 fn objects(path: &Path, file: &File, keep: &Keep, scratch: Scratch<'_>) -> Result<Trim, Error> {
     // Most have no device code, whatever they are.
     if !input::has_bundle(path, file)? {
-        return Ok(Trim::Nothing);
+        return Ok(Trim::Nothing(NoCode::Host));
     }
     let objects = FatObjects::read(path, file)?;
     let source = BundleSource::new(file, scratch);
     let (bundles, ranges) = new_bundles(path, &objects.wrappers(), keep, &source)?;
     if let Some(trim) = nothing_goes(path, &bundles, keep) {
-        return Ok(if bundles.is_empty() { Trim::Nothing } else { trim });
+        return Ok(if bundles.is_empty() { Trim::Nothing(NoCode::Host) } else { trim });
     }
     let sizes = ranges
         .iter()
@@ -258,7 +274,7 @@ fn compressed_file(
     let Ok(Some(code)) = or_refused(CompressedCode::find(path, file))?
         .map(|found| found.filter(|code| code.kind() == FileKind::Bundle))
     else {
-        return Ok(Trim::Nothing);
+        return Ok(Trim::Nothing(NoCode::Unknown));
     };
     let compression = code.compression();
     let mut plain = scratch.file()?;
@@ -370,7 +386,7 @@ fn nothing_goes(path: &Path, bundles: &[TrimmedBundle], keep: &Keep) -> Option<T
     }
     let there = BTreeSet::from_iter(bundles.iter().flat_map(|bundle| bundle.goes.keys()));
     if there.is_empty() {
-        return Some(Trim::Nothing);
+        return Some(Trim::Nothing(NoCode::Host));
     }
     let text = format!(
         "stays as it is: it has no code for {}, only for {}",

@@ -17,7 +17,7 @@ use kpack_core::publish::scratch_file;
 use kpack_format::offload_bundle::{Bundle, Entry};
 use kpack_format::{Delivery, TargetId};
 
-pub use file::{Trim, TrimDestination, TrimPlan, WrittenFile, link_again, plan};
+pub use file::{NoCode, Trim, TrimDestination, TrimPlan, WrittenFile, link_again, plan};
 
 /// Where plans keep code that was compressed again.
 #[derive(Debug, Clone, Copy)]

@@ -173,9 +173,9 @@ catalogue! {
             "Build the file again. If that does not help, report the linker and its options."
 
         NO_DEVICE_CODE
-            "The binary contains no device code."
-            "There is nothing to split, join or verify."
-            "Name a binary that was compiled for HIP."
+            "The file or directory contains no device code."
+            "There is nothing to split, join, trim or verify."
+            "Name a binary that was compiled for HIP, or a directory that contains one."
 
         BUNDLES_IN_DATA
             "The read-only data of the binary contains offload bundles."
@@ -592,7 +592,7 @@ catalogue! {
         CODE_IN_ARCHIVES
             "The device code of the binary is in archives, not in the binary."
             "This command reads code only from the named file."
-            "Pass an archive; `kpack show FILE` lists them."
+            "Pass an archive, or for `kpack trim` the directory of the archives; `kpack show FILE` lists them."
 
         NOTHING_BUILT
             "Cargo's messages end early, report a failure, or name no program or library."

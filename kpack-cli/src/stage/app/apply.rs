@@ -129,7 +129,7 @@ impl Writer<'_> {
                 self.written.findings.push(finding);
                 None
             }
-            Trim::Nothing | Trim::Done => None,
+            Trim::Nothing(_) | Trim::Done => None,
         })
     }
 
