@@ -273,6 +273,17 @@ pub(crate) fn trim(setup: &Setup<'_>) -> Result<()> {
     run(setup, &format!("{script} {TARGET} trimmed.so"))
 }
 
+/// `trimmed.so`, as for [`trim`]; `prefix`: the largest library; `parts`: the same, staged in parts.
+pub(crate) fn stage(setup: &Setup<'_>) -> Result<()> {
+    trim(setup)?;
+    run(
+        setup,
+        "mkdir -p prefix/lib
+        cp -L library.so prefix/lib
+        kpack stage --quiet --system-rocm --split prefix/lib/library.so --output-dir parts",
+    )
+}
+
 /// `library.so`: RCCL of Debian experimental; `frames`: what is compressed in each of its bundles; `stays`: the code
 /// objects for one GPU.
 pub(crate) fn trim_compressed(setup: &Setup<'_>) -> Result<()> {

@@ -306,10 +306,11 @@ pub(crate) const GROUPS: &[Group] = &[
     },
     Group {
         name: "stage",
-        setup: setup::trim,
-        fresh: "rm -rf staged
-            mkdir -p prefix/lib
-            [ -e prefix/lib/library.so ] || cp -L library.so prefix/lib",
+        setup: setup::stage,
+        // Splitting replaces one name of the library, and reads the same blocks as staging.
+        fresh: "rm -rf staged split
+            mkdir -p split/lib
+            ln prefix/lib/library.so split/lib",
         rows: &[
             Row {
                 what: "Stage librocsparse (1.3 GB)",
@@ -326,6 +327,15 @@ pub(crate) const GROUPS: &[Group] = &[
                     sync staged/trimmed.so"),
                 own: "kpack stage --quiet --system-rocm --arch gfx1030 prefix/lib/library.so --output-dir staged",
                 bounds: &[Wall(1.3), Memory(64.0)],
+                ..ROW
+            },
+            Row {
+                what: "Stage librocsparse in parts (1.3 GB)",
+                reference: ("`cp -r` of the output, flushed, and `kpack split`", "cp -r --reflink=never --sparse=never parts staged
+                    find staged -type f -exec sync {} +
+                    kpack split --quiet --module bench --prefix split lib/library.so"),
+                own: "kpack stage --quiet --system-rocm --split prefix/lib/library.so --output-dir staged",
+                bounds: &[Wall(1.2), Memory(100.0)],
                 ..ROW
             },
         ],

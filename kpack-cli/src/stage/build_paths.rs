@@ -1,10 +1,12 @@
 //! Finds paths of the build machine in files of a release.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use kpack_core::platform::OsStrExt;
+use memchr::{memchr_iter, memchr2_iter};
 
 /// Bytes read at a time.
 const CHUNK: usize = 1 << 20;
@@ -29,10 +31,9 @@ pub(super) fn find<'a>(
 ) -> io::Result<Option<&'a Path>> {
     let all = places.iter().chain(except);
     let longest = all.clone().map(|place| place.as_os_str().len()).max();
-    let mut begins = [false; 256];
-    for first in all.filter_map(|place| place.as_os_str().as_bytes().first()) {
-        begins[usize::from(folded(*first))] = true;
-    }
+    let firsts = all.filter_map(|place| place.as_os_str().as_bytes().first());
+    let firsts = BTreeSet::from_iter(firsts.map(|first| folded(*first)));
+    let firsts = Vec::from_iter((0..=u8::MAX).filter(|byte| firsts.contains(&folded(*byte))));
     let Some(longest) = longest else {
         return Ok(None);
     };
@@ -43,11 +44,8 @@ pub(super) fn find<'a>(
         let end = read == 0;
         // Keep what may be incomplete for the next round, with the bytes before and after it.
         let whole = if end { window.len() } else { window.len().saturating_sub(longest + AFTER) };
-        for at in seen..whole {
-            if !begins[usize::from(folded(window[at]))] {
-                continue;
-            }
-            let (front, rest) = window.split_at(at);
+        for at in any_of(&firsts, &window[seen..whole]) {
+            let (front, rest) = window.split_at(seen + at);
             let is_here = |place: &&PathBuf| is_place(front.last(), rest, place);
             if let Some(place) = places.iter().find(is_here)
                 && !except.iter().any(|place| is_here(&place))
@@ -61,6 +59,15 @@ pub(super) fn find<'a>(
         let done = whole.saturating_sub(1);
         window.drain(..done);
         seen = whole - done;
+    }
+}
+
+/// The positions of any of `firsts` in the bytes. Absolute paths begin with a slash, or with the same drive's letter.
+fn any_of<'b>(firsts: &'b [u8], bytes: &'b [u8]) -> Box<dyn Iterator<Item = usize> + 'b> {
+    match *firsts {
+        [one] => Box::new(memchr_iter(one, bytes)),
+        [one, other] => Box::new(memchr2_iter(one, other, bytes)),
+        _ => Box::new((0..bytes.len()).filter(|at| firsts.contains(&bytes[*at]))),
     }
 }
 

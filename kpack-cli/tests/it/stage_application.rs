@@ -192,6 +192,22 @@ fn preloaded_libraries() {
     assert!(!files(&tree, "dist/").contains("libpre.so"), "{}", files(&tree, "dist/"));
 }
 
+/// Given a library that another one needs by two names, then both are in the output.
+#[test]
+fn two_names_of_a_library() {
+    let tree = application();
+    let at = |name: &str| tree.path("rocm/lib").join(name);
+    library("libblas.so.5").build(&at("libblas.so.5")).unwrap();
+    let user = library("libuser.so").linked_with(at("librocblas.so.5"), "$ORIGIN");
+    user.linked_with(at("libblas.so.5"), "$ORIGIN").build(&at("libuser.so")).unwrap();
+    fs::remove_file(at("libblas.so.5")).unwrap();
+    symlink("librocblas.so.5.1", at("libblas.so.5")).unwrap();
+    succeeds(&tree, &words("stage rocm/lib/libuser.so --output-dir dist"));
+    let [one, other] = ["libblas.so.5", "librocblas.so.5"]
+        .map(|name| tree.path("dist/lib").join(name).canonicalize().unwrap());
+    assert_eq!(one, other);
+}
+
 /// A program that loads `libplugin.so`, which lies beside it, by name.
 fn with_plugin(tree: &Tree, flags: &str) {
     let code = "#include <dlfcn.h>\n#include <stdio.h>\n\

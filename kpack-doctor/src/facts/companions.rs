@@ -180,8 +180,8 @@ const PIECE: usize = 1 << 20;
 /// The longest name, in bytes.
 const LONGEST: usize = 64;
 
-/// What the file at `path` loads by name, apart from what it is linked with: whoever vendors libraries often links what was
-/// loaded by name.
+/// What the file at `path` loads by name, apart from what it is linked with. Whoever vendors libraries often links what was
+/// loaded by name, and renames it: ROCm 7.14 still loads the old name as well, if it is there.
 ///
 /// # Errors
 /// [`Error::Io`] if the file cannot be read.
@@ -194,14 +194,17 @@ pub(crate) fn names<'n>(
     let is_dll = name.to_ascii_lowercase().ends_with(".dll");
     let mut found = Vec::new();
     for library in rows(&name).filter_map(|row| row.named.as_ref()) {
-        let is_linked = |name: &str| stem(name).is_some_and(|stem| stem.starts_with(library.start));
-        if linked.clone().any(is_linked) {
+        let stems = linked.clone().filter_map(stem);
+        let mut linked_as = stems.filter(|stem| stem.starts_with(library.start)).peekable();
+        let is_linked = linked_as.peek().is_some();
+        if linked_as.any(|stem| stem == library.start) {
             continue;
         }
         let start =
             if is_dll { library.start.to_owned() } else { format!("lib{}.so", library.start) };
         let name = name_in(file, &start, is_dll).map_err(|e| Error::io(path, "read", e))?;
-        let is_required = library.is_required;
+        let name = name.filter(|name| !linked.clone().any(|linked| linked == name));
+        let is_required = library.is_required && !is_linked;
         found.extend(name.map(|name| NamedLibrary { name, is_required }));
     }
     Ok(found)
@@ -309,8 +312,13 @@ mod tests {
             names_in("libamdhip64.so.6", comgr, &["libc.so.6"]),
             required("libamd_comgr.so.3")
         );
+        assert_eq!(names_in("libamdhip64.so.6", comgr, &["libamd_comgr.so.3"]), []);
         // An auditor of wheels has linked it.
-        assert_eq!(names_in("libamdhip64.so.6", comgr, &["libamd_comgr-8aab37bd.so.3"]), []);
+        assert_eq!(
+            names_in("libamdhip64.so.6", comgr, &["libamd_comgr-8aab37bd.so.3"]),
+            [("libamd_comgr.so.3".to_owned(), false)]
+        );
+        assert_eq!(names_in("amdhip64_7.dll", b"amd_comgr_2.dll\0", &["amd_comgr_2.dll"]), []);
         assert_eq!(names_in("libother.so.6", comgr, &[]), []);
         assert_eq!(names_in("libhiprtc.so.6", b"\0libamd_comgr.so\0", &[]), []);
         assert_eq!(names_in("libhiprtc.so.6", b"libamd_comgr.so.3", &[]), []);

@@ -145,7 +145,14 @@ impl<'s> Search<'s> {
         let is_left = self.scope.is_some_and(|scope| scope.directory.is_none());
         let is_provided = is_of_system || of_table && (path.is_none() || is_left);
         let own = path.clone().filter(|_| !is_provided);
-        self.listed.push(LoadedLibrary { name: name.into(), path, needed_by, when, is_provided });
+        self.listed.push(LoadedLibrary {
+            name: name.into(),
+            other_names: Vec::new(),
+            path,
+            needed_by,
+            when,
+            is_provided,
+        });
         let Some(path) = own else { return Ok(()) };
         let read = input::open(&path)
             .and_then(|file| Image::read(file).map_err(|error| binary_error(&path, error)));

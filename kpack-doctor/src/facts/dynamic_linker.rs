@@ -353,9 +353,16 @@ impl<'s> Search<'s> {
             let mut objects = self.objects.iter();
             objects.position(|object| object.file.id == file.id)
         });
-        if known.is_none() {
+        if let Some(known) = known {
+            let path = Some(&self.objects[known].path);
+            let mut listed = self.listed.iter_mut();
+            if let Some(listed) = listed.find(|listed| listed.path.as_ref() == path) {
+                listed.other_names.push(OsString::from_vec(name.clone()));
+            }
+        } else {
             self.listed.push(LoadedLibrary {
                 name: OsString::from_vec(name.clone()),
+                other_names: Vec::new(),
                 path,
                 needed_by: self.objects[by].path.clone(),
                 when,

@@ -27,6 +27,8 @@ pub enum Loading {
 pub struct LoadedLibrary {
     /// The name that it was asked for.
     pub name: OsString,
+    /// Other names for which the same file was found.
+    pub other_names: Vec<OsString>,
     /// Where it is; `None` if it was not found.
     pub path: Option<PathBuf>,
     /// The file that asks for it.
@@ -53,6 +55,7 @@ impl LoadedLibrary {
     pub(crate) fn at(path: &Path) -> Self {
         Self {
             name: path.into(),
+            other_names: Vec::new(),
             path: Some(path.to_owned()),
             needed_by: path.to_owned(),
             when: When::AtStart,

@@ -169,7 +169,10 @@ impl Collector<'_> {
             // Case does not matter in names of DLLs.
             let is_dll = linked.image.is_for_windows();
             let own = path.file_name().filter(|_| is_dll).map(ToOwned::to_owned);
-            self.add(&linked, &path, Role::Library, own.unwrap_or(file_name))?;
+            let names = [own.unwrap_or(file_name)].into_iter().chain(library.other_names);
+            for name in names {
+                self.add(&linked, &path, Role::Library, name)?;
+            }
         }
         Ok(())
     }

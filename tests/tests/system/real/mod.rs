@@ -18,6 +18,7 @@ mod published;
 pub(crate) mod rig;
 mod situations;
 mod small;
+mod staged;
 pub(crate) mod trimmed;
 mod windows;
 

@@ -48,6 +48,8 @@ pub(crate) struct Execution<'a> {
     pub(crate) gpus: &'a [&'a str],
     /// What the program does: the arguments of `tests/real/load.c`.
     pub(crate) steps: &'a [&'a str],
+    /// A program that finds the runtime by its own run path, instead of the rig's.
+    pub(crate) program: Option<&'a Path>,
     /// For `LD_PRELOAD`.
     pub(crate) preload: Option<&'a Path>,
     /// More variables.
@@ -145,7 +147,11 @@ pub(super) fn suite(rig: &'static OnceLock<Result<Rig>>, suite: &str) -> Option<
 pub(super) const HSA: &str = "/usr/include/hsa/hsa.h";
 
 impl Rig {
-    fn rocm(kpack: bool, directory: &Path) -> Result<Self> {
+    /// ROCm's runtime in an empty directory, with kpack's loader if that is wanted.
+    ///
+    /// # Errors
+    /// It cannot be fetched.
+    pub(super) fn rocm(kpack: bool, directory: &Path) -> Result<Self> {
         let loader = kpack.then(|| prefix().join("lib/librocm_kpack.so.0"));
         let (runtime, hsa) = runtime::rocm(directory, loader.as_deref())?;
         let name = if kpack { ", kpack's loader" } else { "" };
@@ -242,6 +248,9 @@ impl Rig {
             fs::set_permissions(&program, Permissions::from_mode(0o4755))?;
             command = Command::new("setpriv");
             command.args(["--reuid", NOBODY, "--regid", NOBODY, "--clear-groups", &privileged]);
+        } else if let Some(program) = execution.program {
+            command = Command::new(program);
+            command.env_remove("LD_LIBRARY_PATH");
         } else {
             let libraries = self.root.as_deref().map(libraries);
             command = match &libraries {
@@ -255,7 +264,9 @@ impl Rig {
             let path = [self.directory.clone()].into_iter().chain(libraries);
             command.env("LD_LIBRARY_PATH", std::env::join_paths(path)?);
         }
-        command.current_dir(&self.directory).arg(library).args(execution.steps);
+        // The runtime also looks for libraries in the current directory.
+        let current = execution.program.map_or(&*self.directory, |_| Path::new("/"));
+        command.current_dir(current).arg(library).args(execution.steps);
         let deferred = if execution.deferred { "1" } else { "0" };
         command.env("HIP_ENABLE_DEFERRED_LOADING", deferred);
         command.env("LD_PRELOAD", execution.preload.unwrap_or(Path::new("")));

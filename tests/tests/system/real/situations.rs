@@ -141,6 +141,7 @@ impl Situation {
             environment: &environment,
             deferred: !self.steps.ends_with("init"),
             privileged: self.is_privileged(),
+            ..Execution::default()
         };
         rig.run(&variant.library, &execution)
     }
