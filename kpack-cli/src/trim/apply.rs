@@ -429,13 +429,13 @@ impl<'a> Application<'a> {
         for directory in BTreeSet::from_iter(below.chain(above)) {
             let noted = self.keep_failure(places.noted(directory))?.unwrap_or_default();
             for path in noted.into_iter().filter(is_given) {
-                let is_there = held.is_there(&path);
-                let Some(is_there) = self.keep_failure(is_there)? else {
+                // What this run changed or removed is known.
+                if fates.get(&path).is_some_and(|own| *own != Fate::Complete) {
                     continue;
-                };
-                let own = fates.entry(path).or_insert(Fate::Complete);
-                if *own == Fate::Complete {
-                    *own = if is_there { Fate::Changed } else { Fate::Gone };
+                }
+                let is_there = held.is_there(&path);
+                if let Some(is_there) = self.keep_failure(is_there)? {
+                    fates.insert(path, if is_there { Fate::Changed } else { Fate::Gone });
                 }
             }
         }

@@ -85,10 +85,23 @@ impl Held {
     /// [`Error::Io`].
     pub(super) fn is_there(&self, path: &Path) -> Result<bool, Error> {
         let (parent, name) = (path.parent().unwrap_or(path), path.file_name().unwrap_or_default());
+        if let Some(last) = self.last_at(parent) {
+            return last.has(name);
+        }
         let Some((directory, inside)) = nearest(&self.directories, parent) else {
             return Ok(false);
         };
-        directory.find_below(inside)?.map_or(Ok(false), |directory| directory.has(name))
+        let found = directory.find_below(inside)?.map(Arc::new);
+        let is_there = found.as_ref().map_or(Ok(false), |directory| directory.has(name));
+        if let Some(found) = found {
+            *self.last.borrow_mut() = Some(found);
+        }
+        is_there
+    }
+
+    /// The directory that was found last, if it is the one at `path`.
+    fn last_at(&self, path: &Path) -> Option<Arc<Directory>> {
+        self.last.borrow().as_ref().filter(|last| last.path() == path).cloned()
     }
 
     /// Opens the directory at `path`, which is a given one or below one.
@@ -96,10 +109,8 @@ impl Held {
     /// # Errors
     /// As [`find`](Self::find).
     pub(super) fn directory(&self, path: &Path) -> Result<Arc<Directory>, Error> {
-        if let Some(last) = &*self.last.borrow()
-            && last.path() == path
-        {
-            return Ok(Arc::clone(last));
+        if let Some(last) = self.last_at(path) {
+            return Ok(last);
         }
         let Some((directory, inside)) = nearest(&self.directories, path) else {
             return Err(Error::changed(path));
