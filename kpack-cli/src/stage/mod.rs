@@ -29,6 +29,9 @@ pub use app::{Also, AppOptions, Application, Machine, Part, StagedEntry, stage_a
 pub use options::Options;
 pub(crate) use output_dir::HOST;
 
+/// What to do about debug information in device code that staging splits or collects: there is no original to split again.
+const STRIP: &str = "to remove it, stage with --strip-debug";
+
 /// Stages the results of a build. `messages` is the output of `cargo build
 /// --message-format=json-render-diagnostics`. Executables and DLLs go into `bin/`, other
 /// libraries into `lib/`, archives into `lib/.kpack/`. With plain `json`, the messages include the compiler's

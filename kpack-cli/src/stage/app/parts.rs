@@ -13,6 +13,7 @@ use kpack_split::split::DebugFiles;
 use kpack_tree::{Class, Tree};
 
 use super::run_paths::Staged;
+use crate::stage::STRIP;
 use crate::stage::output_dir::{OutputDir, remove_emptied};
 
 /// Moves the code of fat binaries into archives, where they are staged, with what `debug` says about debug sections. Returns
@@ -34,13 +35,11 @@ pub(super) fn split_binaries(
         for mut finding in report.map_err(|error| staged.shown(error))?.findings {
             finding.path = finding.path.map(|path| staged.place(&path));
             finding.text = staged.shown_text(&finding.text);
-            if finding.id == ids::DEBUG_INFORMATION
-                && let Some((fact, _)) = finding.text.split_once("; to remove it, ")
-            {
-                // There is no original to split, and the archives move to the parts.
-                finding.text =
-                    format!("{fact} of {module}; to remove it, stage with --strip-debug");
+            if finding.id == ids::DEBUG_INFORMATION && finding.help.is_some() {
+                // The archives move to the parts.
                 finding.path = None;
+                finding.text += &format!(" of {module}");
+                finding.help = Some(STRIP.to_owned());
             }
             findings.push(finding);
         }
