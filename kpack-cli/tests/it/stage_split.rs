@@ -172,6 +172,28 @@ fn parts_unpack_over_each_other() {
     assert!(faults(&tree, &installed, "gfx1100").contains("gfx1100"));
 }
 
+/// Given files in a kernel database that it does not know, then they are in the host's part, which one note says.
+#[test]
+fn files_that_may_be_for_one_gpu() {
+    let tree = application();
+    let note = |found: &str| {
+        let mut lines = found.lines().filter(|line| line.contains("[unplaced-file]"));
+        (lines.next().map(str::to_owned), lines.count())
+    };
+    let line = words("stage app/bin/vec --output-dir dist --split");
+    assert_eq!(note(&said(&tree, &line)), (None, 0));
+    for number in 1..=5 {
+        tree.write(&format!("rocm/lib/rocblas/library/notes_{number}_gfx942.json"), "");
+    }
+    let (said, others) = note(&said(&tree, &line));
+    let (said, path) = (said.unwrap(), "lib/rocblas/library/notes");
+    let names =
+        format!("{path}_1_gfx942.json, {path}_2_gfx942.json, {path}_3_gfx942.json and 2 more");
+    assert!(said.contains("/dist/host: has files") && said.contains(&names), "{said}");
+    assert_eq!(others, 0);
+    assert!(tree.path("dist/host").join(format!("{path}_5_gfx942.json")).exists());
+}
+
 /// Given a library that was split before, and a program that is not, both of a module of one name, then an archive has the code of
 /// both, so none of them is what it was made of.
 #[test]

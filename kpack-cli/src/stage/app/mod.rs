@@ -174,6 +174,7 @@ pub fn stage_application(options: &Options, app: &AppOptions) -> Result<Applicat
     let own = app.split.then(|| Parts::of(&tree, &staged, &output)).transpose()?;
     let (parts, machines) = match &own {
         Some(own) => {
+            findings.extend(parts::unplaced(&tree, &staged));
             own.take_all_out().map_err(shown)?;
             for gpu in &gpus {
                 findings.extend(own.with(gpu, || check(std::slice::from_ref(gpu)))?);

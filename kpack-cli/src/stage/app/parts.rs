@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use kpack_core::finding::Finding;
 use kpack_core::publish::Directory;
-use kpack_core::{DebugInfo, Error, ids};
+use kpack_core::words::list_some;
+use kpack_core::{DebugInfo, Error, Severity, ids};
 use kpack_format::names::Group;
 use kpack_format::{Delivery, TargetId};
 use kpack_split::install::{InstallOptions, install_parsed};
@@ -53,6 +54,25 @@ pub(super) fn split_binaries(
         }
     }
     Ok((findings, written))
+}
+
+/// The most files that a note names.
+const MOST_NAMED: usize = 3;
+
+/// What to say about files of the host that look as if only some GPUs needed them: kpack cannot tell which do.
+pub(super) fn unplaced(tree: &Tree, staged: &Staged<'_>) -> Option<Finding> {
+    let files = tree.entries.iter().filter(|entry| match &*entry.class {
+        // Otherwise only the name of a program or library looks like that.
+        Class::Unknown { target, device_code, .. } => *device_code || target.is_some(),
+        _ => false,
+    });
+    let files = Vec::from_iter(files.map(|entry| entry.path.display()));
+    let text = format!(
+        "has files that look architecture-specific, but belong to no known kernel database, so every machine gets them: {}",
+        list_some(&files, MOST_NAMED)
+    );
+    let finding = Finding::new(Severity::Note, ids::UNPLACED_FILE, staged.output, text);
+    (!files.is_empty()).then_some(finding)
 }
 
 /// The parts of an application.
