@@ -27,7 +27,7 @@ use release::Release;
 
 pub use app::{Also, AppOptions, Application, Machine, Part, StagedEntry, stage_application};
 pub use options::Options;
-pub(crate) use output_dir::HOST;
+pub(crate) use output_dir::{HOST, has_parts};
 
 /// What to do about debug information in device code that staging splits or collects: there is no original to split again.
 const STRIP: &str = "to remove it, stage with --strip-debug";

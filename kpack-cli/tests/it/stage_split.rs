@@ -170,6 +170,12 @@ fn parts_unpack_over_each_other() {
     }
     let installed = unpacked(&tree, &["host", "gfx942"]);
     assert!(faults(&tree, &installed, "gfx1100").contains("gfx1100"));
+    // Parts that are not unpacked lack each other.
+    let hint = "unpack `host` and the parts for one GPU into one directory";
+    let beside = said(&tree, &words("verify dist"));
+    assert!(beside.contains("[missing-archive]") && beside.contains(hint), "{beside}");
+    fs::remove_dir_all(installed.join("lib/.kpack")).unwrap();
+    assert!(!said(&tree, &words("verify installed")).contains(hint));
 }
 
 /// Given files in a kernel database that it does not know, then they are in the host's part, which one note says.
