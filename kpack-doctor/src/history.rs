@@ -7,7 +7,7 @@ use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
-use kpack_core::files::with_slashes;
+use kpack_core::files::{RealPaths, with_slashes};
 use kpack_core::publish::Directory;
 use kpack_core::words::list;
 use kpack_core::{Error, shown};
@@ -18,10 +18,12 @@ use kpack_format::{Delivery, TargetId};
 use crate::note::{NAME, Note, Went};
 use crate::packages::Origin;
 
-/// The notes that were read, by directory.
+/// The notes that were read.
 #[derive(Debug, Default)]
 pub(crate) struct History {
+    /// By directory.
     notes: BTreeMap<PathBuf, Option<Arc<ReadNote>>>,
+    paths: RealPaths,
 }
 
 /// A note.
@@ -82,7 +84,7 @@ impl History {
     ) -> Result<Option<RemovedCode>, Error> {
         let (mut notes, mut failed) = (Vec::new(), None);
         // The nearest first.
-        for directory in subject.directories()?.iter().rev() {
+        for directory in subject.directories(&mut self.paths)?.iter().rev() {
             match self.read(directory) {
                 Ok(found) => notes.extend(found),
                 // It must not hide what the others say.
@@ -99,7 +101,7 @@ impl History {
             // The directories of archives that went.
             let mut places = BTreeSet::new();
             let is_listing = |name: &str| is_manifest(Path::new(name));
-            let mut among = subject.among(&read);
+            let mut among = subject.among(&read, &mut self.paths);
             among.sort_by_key(|(name, _)| is_listing(name));
             for (name, went) in among {
                 let delivery = match went {
@@ -134,7 +136,7 @@ impl History {
                 // A manifest matters beside an archive that it listed, unless it is the one of another GPU's package.
                 let of_other = |target: &TargetId| !is_wanted(target, Delivery::Archive);
                 if is_listing(name)
-                    && !subject.is(&path)
+                    && !subject.is(&path, &mut self.paths)
                     && (!places.contains(place) || target_of(name).is_some_and(|t| of_other(&t)))
                 {
                     continue;
@@ -198,27 +200,27 @@ fn target_of(name: &str) -> Option<TargetId> {
 
 impl Subject<'_> {
     /// Whether it is the file at `path`.
-    fn is(self, path: &Path) -> bool {
-        matches!(self, Self::File(own, _) if real(own).is_ok_and(|own| own == path))
+    fn is(self, path: &Path, paths: &mut RealPaths) -> bool {
+        matches!(self, Self::File(own, _) if real(paths, own).is_ok_and(|own| own == path))
     }
 
     /// The directories that notes about it can be in.
-    fn directories(self) -> Result<BTreeSet<PathBuf>, Error> {
+    fn directories(self, paths: &mut RealPaths) -> Result<BTreeSet<PathBuf>, Error> {
         let (path, archives): (&Path, &[PathBuf]) = match self {
             Self::File(path, archives) => (path, archives),
             Self::Directory(path) => (path, &[]),
         };
         let mut found = BTreeSet::new();
         for path in archives.iter().map(PathBuf::as_path).chain([path]) {
-            found.extend(real(path)?.ancestors().map(Path::to_owned));
+            found.extend(real(paths, path)?.ancestors().map(Path::to_owned));
         }
         Ok(found)
     }
 
     /// What a note says that concerns it.
-    fn among(self, read: &ReadNote) -> Vec<(&str, &Went)> {
-        let inside = |path: &Path| {
-            let path = real(path).ok()?;
+    fn among<'r>(self, read: &'r ReadNote, paths: &mut RealPaths) -> Vec<(&'r str, &'r Went)> {
+        let mut inside = |path: &Path| {
+            let path = real(paths, path).ok()?;
             path.strip_prefix(read.directory.path()).ok().map(with_slashes)
         };
         let files = read.note.files.iter().map(|(name, went)| (name.as_str(), went));
@@ -260,13 +262,9 @@ impl Subject<'_> {
 }
 
 /// The path without symbolic links of what need not be there any more.
-fn real(path: &Path) -> Result<PathBuf, Error> {
-    let of_directory = || {
-        let directory = path.parent()?.canonicalize().ok()?;
-        Some(directory.join(path.file_name()?))
-    };
-    let found = path.canonicalize().ok().or_else(of_directory);
-    found.map_or_else(|| std::path::absolute(path).map_err(|e| Error::io(path, "find", e)), Ok)
+fn real(paths: &mut RealPaths, path: &Path) -> Result<PathBuf, Error> {
+    let absolute = || std::path::absolute(path).map_err(|e| Error::io(path, "find", e));
+    paths.of(path).map_or_else(absolute, Ok)
 }
 
 /// Whether two archives are of one group: their names differ in the target alone. The archive `name` is for `target`. Each may be

@@ -140,8 +140,11 @@ pub const DATABASES: &[Database] = &[
         name: "miopen_ck",
         directories: &[&[]],
         place: |inside| {
-            let name = inside.last()?.strip_prefix("libMIOpenCK")?;
-            let (stem, version) = name.split_once(".so")?;
+            let name = inside.last()?;
+            // That of a DLL has neither `lib` nor a version.
+            let dll = name.strip_suffix(".dll").and_then(|stem| stem.strip_prefix("MIOpenCK"));
+            let elf = || name.strip_prefix("libMIOpenCK")?.split_once(".so");
+            let (stem, version) = dll.map(|stem| (stem, "")).or_else(elf)?;
             let named = target_names::in_file_name(stem).pop()?;
             (version.is_empty() || version.starts_with('.')).then_some(Place::Target(named))
         },
@@ -573,6 +576,7 @@ mod tests {
         lib/rocblas/library/Kernels.so-000-gfx1250-strict.hsaco         rocblas            gfx1250-strict
         lib/libMIOpenCKGroupedConv_gfx1100.so                           miopen_ck          gfx1100
         lib/libMIOpenCKGroupedConv_gfx90a-xnack+.so.1.0                 miopen_ck          gfx90a:xnack+
+        bin/MIOpenCK_gfx942.dll                                         miopen_ck          gfx942
         lib/libdevice_conv_operations_gfx942.a                          composablekernel   gfx942
         lib/libdevice_conv_operations_gfx950_xnackp.a                   composablekernel   gfx950:xnack+
         lib/libdevice_conv_operations_2d_gfx1250_strict.a               composablekernel   gfx1250-strict
@@ -611,6 +615,8 @@ mod tests {
             "lib/engines/arch_content/gfx90a",
             "lib/libMIOpen.so.1",
             "lib/libMIOpenCKGroupedConv_gfx1100.so_old",
+            "bin/MIOpen.dll",
+            "bin/MIOpenCK_gfx942.lib",
             "lib/libdevice_conv_operations.a",
             "lib/libdevice_gemm_operations_gfx942.a",
             "share/rocjitsu/translations/gfx1250-b0-a0/v1/index.json",

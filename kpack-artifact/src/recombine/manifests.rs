@@ -17,9 +17,9 @@ use crate::tree::ArtifactTree;
 use kpack_core::files::with_slashes;
 use kpack_core::parallel::lock;
 use kpack_core::publish::{self, Present};
-use kpack_core::{Error, Id, ids};
+use kpack_core::{Error, Id, Reason, ids};
 use kpack_split::input::{self, Archives};
-use kpack_split::verify::not_as_listed;
+use kpack_split::verify::{Difference, not_as_listed};
 use kpack_tree::Entry;
 
 /// A module's archives in all groups.
@@ -207,11 +207,12 @@ impl ManifestMerge {
         );
         let listed = targets.get(&target.to_string()).map_or(&[][..], Vec::as_slice);
         for listed in listed {
-            let mut wrong = not_as_listed(item.full(), group, &listed.file, archives)?;
-            if wrong.is_empty() && listed.file.checksum.is_none() {
-                wrong.extend(unreadable(item.full(), archives)?);
+            let differences = not_as_listed(item.full(), group, &listed.file, archives)?;
+            let mut wrong = differences.into_iter().next().map(Difference::reason);
+            if wrong.is_none() && listed.file.checksum.is_none() {
+                wrong = unreadable(item.full(), archives)?.map(Reason::from);
             }
-            let Some(wrong) = wrong.first() else {
+            let Some(wrong) = wrong else {
                 return Ok(Some(listed.file.clone()));
             };
             reason = format!(

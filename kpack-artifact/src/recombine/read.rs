@@ -181,7 +181,7 @@ fn device_code<'a>(
                     let read;
                     let tree = match tree {
                         Some(tree) => &**tree,
-                        // The same error again: its component fails, and no other.
+                        // Whatever this attempt finds counts, also if nothing fails any more.
                         None => {
                             read = ArtifactTree::read(shard, path, &Role::Group, parsed)?;
                             &read

@@ -36,7 +36,8 @@ pub(super) struct ComponentArtifacts {
 pub(super) enum DeviceArtifact {
     /// That of a target.
     Target(TargetId, PathBuf),
-    /// That of a group of targets, and what it contains; `None` where it cannot be read, which fails its component.
+    /// That of a group of targets, and what it contains; `None` where it could not be read. Its component then reads it again,
+    /// because the error must fail no other.
     Group(PathBuf, Option<Box<ArtifactTree>>),
 }
 

@@ -118,6 +118,9 @@ impl Artifacts {
 impl Surroundings for Artifacts {
     /// Whether `path` is in an artifact directory, or contains one.
     fn covers(&self, path: &Path) -> bool {
+        if self.found.is_empty() {
+            return false;
+        }
         let canonical = path.canonicalize();
         let real = canonical.as_deref().unwrap_or(path);
         let mut artifacts = self.found.keys();

@@ -155,7 +155,9 @@ pub(super) fn complain_finding(finding: &Finding) {
 /// As [`complain_finding`], with `others` behind the finding's path.
 fn complain_about(finding: &Finding, others: &str) {
     if finding.severity > Severity::Note || !print().quiet {
-        complain(kind(finding.severity), described_with(finding, others));
+        let help = finding.help.iter().map(|help| format!("; {help}"));
+        let text = finding.text.clone() + &String::from_iter(help);
+        complain(kind(finding.severity), described_with(finding, others, &text));
     }
 }
 
@@ -167,10 +169,14 @@ pub(super) fn complain_findings(findings: &[Finding]) {
     }
     let mut alike: BTreeMap<_, usize> = BTreeMap::new();
     let key = |finding: &Finding| {
-        finding
-            .path
-            .is_some()
-            .then(|| (finding.id.as_str(), kind(finding.severity), finding.text.clone()))
+        finding.path.is_some().then(|| {
+            (
+                finding.id.as_str(),
+                kind(finding.severity),
+                finding.text.clone(),
+                finding.help.clone(),
+            )
+        })
     };
     for key in findings.iter().filter_map(key) {
         *alike.entry(key).or_default() += 1;
@@ -190,15 +196,15 @@ pub(super) fn complain_findings(findings: &[Finding]) {
 
 /// A finding in words: its path, its text and its ID.
 pub(super) fn described(finding: &Finding) -> String {
-    described_with(finding, "")
+    described_with(finding, "", &finding.text)
 }
 
-fn described_with(finding: &Finding, others: &str) -> String {
+fn described_with(finding: &Finding, others: &str, text: &str) -> String {
     let path =
         finding.path.as_ref().map_or(String::new(), |path| format!("{}{others}: ", shown(path)));
     match finding.severity {
-        Severity::Ok => format!("{path}{}", finding.text),
-        _ => format!("{path}{}", with_id(&finding.text, finding.id)),
+        Severity::Ok => format!("{path}{text}"),
+        _ => format!("{path}{}", with_id(text, finding.id)),
     }
 }
 

@@ -9,6 +9,7 @@ use clap::Args;
 
 use super::output::{self, Text, size};
 use super::print::print;
+use crate::report::columns;
 use kpack_artifact::sizes::{self, ARCHIVE_INDEX, Depth, MachineSizes, Row, Sizes};
 use kpack_core::publish;
 use kpack_core::{Error, Finding, Severity, ids};
@@ -112,11 +113,6 @@ fn text(sizes: &Sizes, depth: Depth) -> Text {
     };
     of_machines(sizes).into_iter().for_each(|sentence| text.line(sentence));
     text
-}
-
-/// The words for the sizes before and after.
-fn columns(sizes: &Sizes) -> [&'static str; 2] {
-    if sizes.before_was_measured { ["before", "after"] } else { ["unpacked", "now"] }
 }
 
 fn target_name(row: &Row) -> &str {

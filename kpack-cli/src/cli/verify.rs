@@ -4,6 +4,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
+use crate::stage::{HOST, has_parts};
 use crate::trim;
 use clap::Args;
 use kpack_format::TargetId;
@@ -17,7 +18,7 @@ use super::output::{self, Text, count};
 use super::print::print;
 use super::progress::{Bar, FILES};
 use kpack_artifact::verify::{self, Demanded, Options, VerifyReport};
-use kpack_core::{Error, Finding, Id, Severity, ids};
+use kpack_core::{Error, Finding, Id, Severity, ids, shown};
 
 /// Verify binaries, archives, manifests, install prefixes or artifact directories
 ///
@@ -80,7 +81,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     if let [one, other] = &arguments.paths[..] {
         report.findings.extend(not_compared(one, other, &report));
     }
-
+    let hints = arguments.paths.iter().filter_map(|path| parts_apart(path, &report));
+    let hints = Vec::from_iter(hints);
+    report.findings.extend(hints);
     report_checks(&report)
 }
 
@@ -109,6 +112,22 @@ fn not_compared(one: &Path, other: &Path, report: &VerifyReport) -> Option<Findi
     let command = shlex::try_join(words).ok()?;
     let text = format!("each PATH is verified by itself; to compare them, run `{command}`");
     Some(Finding::general(Severity::Note, ids::NOTHING_SPLIT, text))
+}
+
+/// Says why archives are missing where the parts of a staged application are beside each other.
+fn parts_apart(path: &Path, report: &VerifyReport) -> Option<Finding> {
+    let is_missing = |finding: &Finding| {
+        finding.severity == Severity::Fault
+            && finding.id == ids::MISSING_ARCHIVE
+            && finding.file().starts_with(path)
+    };
+    let text = format!(
+        "{} contains the parts of a staged application beside each other; unpack `{HOST}` and the parts for one GPU into one \
+         directory, and verify that",
+        shown(path)
+    );
+    let warning = Finding::general(Severity::Warning, ids::MISSING_ARCHIVE, text);
+    (report.findings.iter().any(is_missing) && has_parts(path)).then_some(warning)
 }
 
 /// Prints the checks that fail and a summary, or all with `--verbose`. Returns the exit code.

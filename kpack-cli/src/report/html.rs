@@ -40,7 +40,6 @@ type Measure = fn(&Row) -> u64;
 pub fn page(sizes: &Sizes, title: &str) -> String {
     let title = escape(title);
     let (before, after) = sizes.total();
-    let measured = if sizes.before_was_measured { "before" } else { "unpacked" };
     let mut page = format!(
         "<!doctype html>\n<html lang=\"en\">\n<head>\n<meta charset=\"utf-8\">\n\
          <meta name=\"viewport\" content=\"width=device-width,initial-scale=1\">\n\
@@ -48,29 +47,35 @@ pub fn page(sizes: &Sizes, title: &str) -> String {
          <p>{}</p>\n",
         date(sizes.newest)
     );
-    page += &machines(sizes, measured);
+    page += &machines(sizes);
     let scale = before.max(after).max(1);
-    let first_sizes =
-        if sizes.before_was_measured { "before the split" } else { "of the unpacked code" };
-    let capitalised = if sizes.before_was_measured { "Before" } else { "Unpacked" };
-    let parts: [(&str, u64, Measure); 2] =
-        [(capitalised, before, |row| row.before), ("After", after, |row| row.after)];
+    let (headings, pictures) = match sizes.before_was_measured {
+        true => (["Before", "After"], "before the split, the second one those after it"),
+        false => (["Unpacked", "Now"], "of the unpacked code, the second one those of the files"),
+    };
+    let measures: [(u64, Measure); 2] = [(before, |row| row.before), (after, |row| row.after)];
     let _ = writeln!(
         page,
-        "<p>The first picture shows the sizes {first_sizes}, the second one those after the split, at the same scale. Each \
-         box is a binary's code for one target. Point at a box to see its name and size.</p>"
+        "<p>The first picture shows the sizes {pictures}, at the same scale. Each box is a binary's code for one target. \
+         Point at a box to see its name and size.</p>"
     );
-    for (name, total, size) in parts {
+    for (name, (total, size)) in headings.into_iter().zip(measures) {
         // Both to one scale, so that the areas can be compared.
         let height = (HEIGHT * total as f64 / scale as f64).max(HEADING);
         let _ = write!(page, "<h2>{name}: {}</h2>\n{}", bytes(total), svg(sizes, height, size));
     }
-    page + &totals("By target", "target", &sizes.by_target(), target_name, measured)
-        + &totals("By module", "module", &sizes.by(Depth::Module), |row| &row.module, measured)
+    let columns = columns(sizes);
+    page + &totals("By target", "target", &sizes.by_target(), target_name, columns)
+        + &totals("By module", "module", &sizes.by(Depth::Module), |row| &row.module, columns)
         + "<h2>By binary</h2>\n"
-        + &binaries(sizes, measured)
+        + &binaries(sizes)
         + &notes(sizes)
         + "</body>\n</html>\n"
+}
+
+/// The words for the sizes before and after: without an unsplit tree, nobody knows that there was a split.
+pub fn columns(sizes: &Sizes) -> [&'static str; 2] {
+    if sizes.before_was_measured { ["before", "after"] } else { ["unpacked", "now"] }
 }
 
 fn target_name(row: &Row) -> &str {
@@ -78,9 +83,9 @@ fn target_name(row: &Row) -> &str {
 }
 
 /// What is installed for each GPU, which packagers ask for first.
-fn machines(sizes: &Sizes, before: &str) -> String {
-    let mut text =
-        format!("<h2>What a machine has installed</h2>\n<table>\n{}", heading(&["GPU"], before));
+fn machines(sizes: &Sizes) -> String {
+    let heading = heading(&["GPU"], columns(sizes));
+    let mut text = format!("<h2>What a machine has installed</h2>\n<table>\n{heading}");
     for machine in &sizes.machines {
         line(&mut text, "", &[&machine.target], (machine.before, machine.after));
     }
@@ -100,9 +105,9 @@ fn totals(
     what: &str,
     rows: &[Row],
     name: impl Fn(&Row) -> &str,
-    before: &str,
+    columns: [&str; 2],
 ) -> String {
-    let mut text = format!("<h2>{title}</h2>\n<table>\n{}", heading(&[what], before));
+    let mut text = format!("<h2>{title}</h2>\n<table>\n{}", heading(&[what], columns));
     let mut sum = (0, 0);
     for row in rows {
         sum = (sum.0 + row.before, sum.1 + row.after);
@@ -113,16 +118,18 @@ fn totals(
 }
 
 /// The binaries of each module, collapsed.
-fn binaries(sizes: &Sizes, before: &str) -> String {
+fn binaries(sizes: &Sizes) -> String {
     let mut text = String::new();
+    let columns = columns(sizes);
+    let [before, after] = columns;
     for module in sizes.by(Depth::Module) {
         let _ = write!(
             text,
-            "<details><summary><b>{}</b> {} {before}, {} after</summary>\n<table>\n{}",
+            "<details><summary><b>{}</b> {} {before}, {} {after}</summary>\n<table>\n{}",
             escape(&module.module),
             bytes(module.before),
             bytes(module.after),
-            heading(&["target", "binary"], before)
+            heading(&["target", "binary"], columns)
         );
         for row in sizes.rows.iter().filter(|row| row.module == module.module) {
             let names = [target_name(row), &row.what];
@@ -236,9 +243,11 @@ fn label(text: &mut String, place: Rectangle, name: &str, class: &str) {
     );
 }
 
-fn heading(names: &[&str], before: &str) -> String {
+fn heading(names: &[&str], [before, after]: [&str; 2]) -> String {
     let names: String = names.iter().map(|name| format!("<th>{name}")).collect();
-    format!("<tr>{names}<th class=\"n\">{before}<th class=\"n\">after<th class=\"n\">change</tr>\n")
+    format!(
+        "<tr>{names}<th class=\"n\">{before}<th class=\"n\">{after}<th class=\"n\">change</tr>\n"
+    )
 }
 
 fn line(text: &mut String, class: &str, names: &[&str], (before, after): (u64, u64)) {

@@ -3,4 +3,4 @@
 mod html;
 mod treemap;
 
-pub use html::page;
+pub use html::{columns, page};

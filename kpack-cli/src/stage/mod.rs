@@ -27,7 +27,10 @@ use release::Release;
 
 pub use app::{Also, AppOptions, Application, Machine, Part, StagedEntry, stage_application};
 pub use options::Options;
-pub(crate) use output_dir::HOST;
+pub(crate) use output_dir::{HOST, has_parts};
+
+/// What to do about debug information in device code that staging splits or collects: there is no original to split again.
+const STRIP: &str = "to remove it, stage with --strip-debug";
 
 /// Stages the results of a build. `messages` is the output of `cargo build
 /// --message-format=json-render-diagnostics`. Executables and DLLs go into `bin/`, other

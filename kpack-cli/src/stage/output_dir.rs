@@ -9,6 +9,7 @@ use kpack_core::files;
 use kpack_core::platform::{OsStrExt, canonicalize};
 use kpack_core::publish::{Directory, DirectoryListing, NewNames, Stage, hidden};
 use kpack_core::{Error, ids};
+use kpack_format::TargetId;
 
 /// Marks a directory as staged, and lists every file of the release.
 pub(super) const STAMP: &str = ".kpack-stage";
@@ -225,6 +226,18 @@ fn stamp_in(directory: &Directory) -> Result<Option<Vec<u8>>, Error> {
     read.map_err(|error| Error::io(&directory.path().join(STAMP), "read", error))?;
     // Otherwise it is another file of that name.
     Ok(text.starts_with(STAMP_HEAD.as_bytes()).then_some(text))
+}
+
+/// Whether a directory has the parts of a split release beside each other, and nothing else.
+pub(crate) fn has_parts(path: &Path) -> bool {
+    let stamp = Directory::open(path).and_then(|directory| stamp_in(&directory));
+    let stamp = stamp.ok().flatten().unwrap_or_default();
+    let stamp = String::from_utf8_lossy(&stamp);
+    let parts = BTreeSet::from_iter(
+        stamp.lines().skip(1).map(|line| line.split_once('/').map_or("", |(part, _)| part)),
+    );
+    let is_part = |part: &&str| *part == HOST || part.parse::<TargetId>().is_ok();
+    parts.contains(HOST) && parts.iter().all(is_part)
 }
 
 /// The files in `directory` that a release replaces. An interrupted run was writing the files `unfinished`, or this one knows

@@ -13,9 +13,9 @@ use kpack_format::marker::Marker;
 use kpack_format::names::Group;
 
 use super::messages::BuiltBinary;
-use super::module_of;
 use super::options::Options;
 use super::output_dir::OutputDir;
+use super::{STRIP, module_of};
 use kpack_core::files::open;
 use kpack_core::publish::{Directory, StagedFile, Transaction, Update};
 use kpack_core::report::{ArchiveReport, FileReport, Outcome, Report};
@@ -216,6 +216,9 @@ impl<'a> Release<'a> {
             written.insert(archive.path.clone(), archive);
         }
         report.archives = written.into_values().collect();
+        for finding in report.findings.iter_mut().filter(|own| own.id == ids::DEBUG_INFORMATION) {
+            finding.help = finding.help.take().map(|_| STRIP.to_owned());
+        }
         Ok((report, debug_files))
     }
 }

@@ -1,7 +1,7 @@
 //! Says of files in what `kpack show` and `kpack verify` print that trim removed code from them, and what brings it back.
 
-use std::collections::BTreeSet;
-use std::path::{Path, PathBuf};
+use std::collections::{BTreeMap, BTreeSet};
+use std::path::PathBuf;
 
 use kpack_core::{Finding, ids};
 use kpack_doctor::internal::{Restorer, Root, Subject};
@@ -14,25 +14,25 @@ pub(crate) fn explain_all(findings: &mut [Finding]) {
     let missing = [ids::MISSING_TARGET, ids::MISSING_ARCHIVE];
     let root = Root::default();
     let mut restorer = Restorer::new(&root);
+    // Many findings may be about one file.
+    let mut of_files = BTreeMap::new();
     for finding in findings.iter_mut().filter(|finding| missing.contains(&finding.id)) {
         // The text may name other targets as well.
-        let target = finding.details.target.as_deref().and_then(|target| target.parse().ok());
-        let Some((path, target)) = finding.path.as_deref().zip(target) else { continue };
-        if let Some(why) = explain(&mut restorer, path, &target) {
+        let target = finding.details.target.as_deref();
+        let gpu: Option<TargetId> = target.and_then(|target| target.parse().ok());
+        let Some((path, gpu)) = finding.path.as_deref().zip(gpu) else { continue };
+        let subject = if path.is_dir() {
+            Subject::Directory(path)
+        } else {
+            // What cannot be read has a finding of its own.
+            let read = || inspect(path).map(|found| archives(&found)).unwrap_or_default();
+            Subject::File(path, of_files.entry(path.to_owned()).or_insert_with(read))
+        };
+        let is_wanted = |target: &TargetId, delivery| target.may_be_taken_for(&gpu, delivery);
+        if let Some(why) = restorer.explain(subject, &is_wanted) {
             finding.text.push_str(&format!("; {why}"));
         }
     }
-}
-
-/// Why there is no code for `gpu` in what is at `path`, if trim removed it.
-fn explain(restorer: &mut Restorer<'_>, path: &Path, gpu: &TargetId) -> Option<String> {
-    let is_wanted = |target: &TargetId, delivery| target.may_be_taken_for(gpu, delivery);
-    if path.is_dir() {
-        return restorer.explain(Subject::Directory(path), &is_wanted);
-    }
-    // What cannot be read has a finding of its own.
-    let archives = inspect(path).map(|found| archives(&found)).unwrap_or_default();
-    restorer.explain(Subject::File(path, &archives), &is_wanted)
 }
 
 /// What trim removed from the file: a sentence.

@@ -85,6 +85,8 @@ fn what_people_type_first() {
                 "kpack explain exit",
                 "kpack explain 77",
                 "kpack explain 3000",
+                "kpack explain +3",
+                "kpack explain 03",
             ],
         ),
         (

@@ -181,6 +181,42 @@ fn install_prefixes() {
     assert_documented(name, &installed(), verify);
 }
 
+/// Given archives that are not installed, then the manifest that lists them is opened as often for ten of them as for two, and
+/// their directory is looked up at most once more for each.
+#[test]
+fn many_missing_archives_of_one_directory() {
+    if !require::tool("strace") {
+        return;
+    }
+    const MISSING: [&str; 10] = [
+        "gfx900", "gfx906", "gfx908", "gfx90a", "gfx942", "gfx1030", "gfx1101", "gfx1102",
+        "gfx1200", "gfx1201",
+    ];
+    let counts = [2, 10].map(|missing| {
+        let missing = &MISSING[..missing];
+        let codes = missing.iter().chain(&["gfx1100"]).map(|target| code(target, "add"));
+        let tree = FatLibrary::new().wrapper(Storage::Plain, codes).in_prefix("lib/libvec.so");
+        succeeds(&tree, &words(INSTALL));
+        for target in missing {
+            let name = format!("prefix/lib/.kpack/vec_lib_{target}.kpack");
+            fs::remove_file(tree.path(&name)).unwrap();
+        }
+        let line = "verify prefix --jobs 1";
+        let manifest = "prefix/lib/.kpack/vec_lib.kpm";
+        let opened = reads(&tree, line).map(|reads| reads[manifest].opened);
+        let directory = tree.root().canonicalize().unwrap().join("prefix/lib/.kpack");
+        let mut strace = Command::new("strace");
+        strace.args(["-f", "-e", "trace=readlink,readlinkat,lstat,newfstatat"]);
+        strace.arg(env!("CARGO_BIN_EXE_kpack")).args(words(line)).current_dir(tree.root());
+        let calls = String::from_utf8(strace.output().unwrap().stderr).unwrap();
+        let directory = format!("\"{}\"", directory.display());
+        (opened, calls.lines().filter(|call| call.contains(&directory)).count())
+    });
+    let [(opened_for_two, calls_for_two), (opened, calls)] = counts;
+    assert_eq!(opened, opened_for_two);
+    assert!(calls <= calls_for_two + 8, "{calls_for_two} {calls}");
+}
+
 #[test]
 fn artifact_directories() {
     if !require::tool("strace") {

@@ -299,6 +299,11 @@ fn a_page_has_the_date_of_the_newest_input_or_the_one_that_is_given() {
     // What the pictures are comes before them.
     let at = |text: &str| newest.find(text).unwrap_or_else(|| panic!("{text}: {newest}"));
     assert!(at("The first picture shows the sizes of the unpacked code") < at("<svg"));
+    // The columns are called as on the terminal: it knows of no split.
+    assert!(at("<h2>Now: ") > at("<h2>Unpacked: ") && at(">unpacked<th class=\"n\">now<") > 0);
+    assert!(
+        !newest.contains(">after<") && !newest.contains("After") && !newest.contains(" after<")
+    );
     assert_eq!(newest, page(None));
     assert!(page(Some("1714521600")).contains("<p>2024-05-01</p>"));
 }

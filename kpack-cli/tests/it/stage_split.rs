@@ -1,7 +1,7 @@
 //! Given a program with libraries for several GPUs, when it is staged with `--split`, then there is a directory for the host and
 //! one for each target, and those for a machine make up the application.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -9,10 +9,12 @@ use std::process::Command;
 use insta::assert_snapshot;
 use kpack_core::Severity;
 use kpack_doctor::{Options, Scope, examine};
+use kpack_split::install::{InstallOptions, install};
 use kpack_tests::fixture::{FatLibrary, Kind, Storage, code, stub_library};
 use kpack_tests::process;
 use kpack_tests::require::tools;
 use kpack_tests::tree::{Tree, entries_below};
+use serde_json::Value;
 
 use crate::cargo_build::nothing_hidden;
 use crate::command::{Row, said, said_by, succeeds, words};
@@ -168,6 +170,60 @@ fn parts_unpack_over_each_other() {
     }
     let installed = unpacked(&tree, &["host", "gfx942"]);
     assert!(faults(&tree, &installed, "gfx1100").contains("gfx1100"));
+    // Parts that are not unpacked lack each other.
+    let hint = "unpack `host` and the parts for one GPU into one directory";
+    let beside = said(&tree, &words("verify dist"));
+    assert!(beside.contains("[missing-archive]") && beside.contains(hint), "{beside}");
+    fs::remove_dir_all(installed.join("lib/.kpack")).unwrap();
+    assert!(!said(&tree, &words("verify installed")).contains(hint));
+}
+
+/// Given files in a kernel database that it does not know, then they are in the host's part, which one note says.
+#[test]
+fn files_that_may_be_for_one_gpu() {
+    let tree = application();
+    let note = |found: &str| {
+        let mut lines = found.lines().filter(|line| line.contains("[unplaced-file]"));
+        (lines.next().map(str::to_owned), lines.count())
+    };
+    let line = words("stage app/bin/vec --output-dir dist --split");
+    assert_eq!(note(&said(&tree, &line)), (None, 0));
+    for number in 1..=5 {
+        tree.write(&format!("rocm/lib/rocblas/library/notes_{number}_gfx942.json"), "");
+    }
+    let (said, others) = note(&said(&tree, &line));
+    let (said, path) = (said.unwrap(), "lib/rocblas/library/notes");
+    let names =
+        format!("{path}_1_gfx942.json, {path}_2_gfx942.json, {path}_3_gfx942.json and 2 more");
+    assert!(said.contains("/dist/host: has files") && said.contains(&names), "{said}");
+    assert_eq!(others, 0);
+    assert!(tree.path("dist/host").join(format!("{path}_5_gfx942.json")).exists());
+}
+
+/// Given a library that was split before, and a program that is not, both of a module of one name, then an archive has the code of
+/// both, so none of them is what it was made of.
+#[test]
+fn an_archive_with_code_of_two_binaries() {
+    let tree = application();
+    let archive = "lib/.kpack/vec_lib_gfx942.kpack";
+    let sources = |options: &str| {
+        let line = format!("stage app/bin/vec --output-dir dist --json{options}");
+        let staged: Value = serde_json::from_str(&succeeds(&tree, &words(&line))).unwrap();
+        let files = staged["files"].as_array().unwrap().clone().into_iter();
+        BTreeMap::from_iter(files.map(|file| {
+            let path = file["path"].as_str().unwrap().to_owned();
+            (path, file["from"].as_str().map(str::to_owned))
+        }))
+    };
+    install(&InstallOptions::new(tree.path("app"), "vec", ["lib/libvec.so"]), &()).unwrap();
+    let from = |path: &str| Some(tree.path("app").join(path).to_str().unwrap().to_owned());
+    assert_eq!(sources("")[archive], from(archive));
+    let split = sources(" --split");
+    for path in [format!("gfx942/{archive}"), "host/lib/.kpack/vec_lib.kpm".to_owned()] {
+        assert_eq!(split[&path], None, "{path}");
+        assert!(tree.path("dist").join(path).exists());
+    }
+    assert_eq!(split["host/lib/libvec.so"], from("lib/libvec.so"));
 }
 
 /// Given code with debug information, then that goes to another directory, as with `kpack split`, if nothing fails.

@@ -120,6 +120,11 @@ fn binaries_of_one_module_are_reported_once() {
         // One for each module.
         let notes = report.findings.iter();
         let notes = notes.filter(|finding| finding.id == ids::DEBUG_INFORMATION);
+        let notes = notes.inspect(|note| {
+            let advice = (options.debug == DebugInfo::Keep)
+                .then_some("to remove it, stage with --strip-debug");
+            assert_eq!(note.help.as_deref(), advice, "{note:?}");
+        });
         let paths: Vec<PathBuf> = notes.filter_map(|finding| finding.path.clone()).collect();
         assert_eq!(paths, vec![tree.path("dist/lib/.kpack"); 2]);
     }

@@ -216,9 +216,11 @@ fn much_debug_information_gets_a_note() {
         panic!("{found:?}");
     };
     let share = share(&note.text);
-    assert!(note.text.contains("--strip-debug"), "{note:?}");
+    assert!(!note.text.contains("--strip-debug"), "{note:?}");
+    assert!(note.help.as_ref().unwrap().contains("split with --strip-debug"), "{note:?}");
     let shown = kpack(&tree, &["show", archive(&tree, TARGETS[0]).to_str().unwrap()]);
     let shown = String::from_utf8(shown.stderr).unwrap();
+    assert!(shown.contains("; to remove it, split with --strip-debug (put"), "{shown}");
     assert!(shown.contains("[debug-information]"), "{shown}");
     // The archives of all targets are alike.
     let noted = || String::from_utf8(kpack(&tree, &["report", "prefix"]).stderr).unwrap();

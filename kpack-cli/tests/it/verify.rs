@@ -289,6 +289,7 @@ fn a_damaged_code_object() {
 #[test]
 fn an_archive_that_is_truncated_or_not_an_archive() {
     let tree = installed();
+    let size = fs::metadata(tree.path(ARCHIVE)).unwrap().len();
     change(&tree, ARCHIVE, |bytes| bytes.truncate(bytes.len() - 5));
     let report = check(&tree, "lib");
     assert_found(&report, &["vec_lib_gfx1100.kpack", "damaged-archive"]);
@@ -297,6 +298,11 @@ fn an_archive_that_is_truncated_or_not_an_archive() {
     fs::write(tree.path(ARCHIVE), b"KPAK").unwrap();
     let report = check(&tree, "lib");
     assert_found(&report, &["vec_lib_gfx1100.kpack", "4 bytes"]);
+    let report = check(&tree, MANIFEST);
+    let listed = report.findings.iter().find(|finding| finding.id == ids::NOT_AS_LISTED);
+    let Details { expected, found, .. } = &*listed.unwrap().details;
+    assert_eq!(found.as_deref(), Some("4"));
+    assert_eq!(expected.as_ref(), Some(&size.to_string()));
 }
 
 #[test]

@@ -129,13 +129,12 @@ fn share(part: u64, whole: u64) -> u64 {
 }
 
 /// What to say about `stored` bytes in archives in `path`, `debug` of which are of debug sections, if that is
-/// worth a note.
+/// worth a note. What to do is in `help` alone: other commands than split have other advice.
 pub fn debug_advice(path: &Path, debug: u64, stored: u64) -> Option<Finding> {
     let share = share(debug, stored);
-    let text = format!(
-        "debug information is about {share}% of the stored device code; to remove it, split with --strip-debug (put the code back with `kpack join --arch all` first, if the original is gone)"
-    );
-    let finding = Finding::new(Severity::Note, ids::DEBUG_INFORMATION, path, text);
+    let text = format!("debug information is about {share}% of the stored device code");
+    let help = "to remove it, split with --strip-debug (put the code back with `kpack join --arch all` first, if the original is gone)";
+    let finding = Finding::new(Severity::Note, ids::DEBUG_INFORMATION, path, text).with_help(help);
     (share >= WORTH_A_NOTE).then_some(finding)
 }
 

@@ -4,6 +4,7 @@ mod difference;
 mod identify;
 mod manifest;
 mod range_reader;
+mod real_paths;
 mod shared_file;
 
 use std::fs::{self, File, Metadata};
@@ -28,6 +29,7 @@ pub use difference::{first_difference, same_bytes};
 pub use identify::{FileKind, HostFormat, START, describe_package, first_bytes, identify, kind_of};
 pub use manifest::{manifest_parts, parse_manifest, read_manifest};
 pub use range_reader::RangeReader;
+pub use real_paths::RealPaths;
 pub use shared_file::{SharedFile, sought};
 
 /// Opens a regular file for reading. Nothing else is opened, not even behind a link, because opening a device can change

@@ -48,11 +48,6 @@ impl fmt::Display for LibraryError {
 impl std::error::Error for LibraryError {}
 
 impl Library {
-    /// Whether a file whose first byte is `first` may be one: a MessagePack map.
-    pub fn begins_with(first: u8) -> bool {
-        wire::begins_map(first)
-    }
-
     /// Reads a file that fills `bytes`.
     ///
     /// # Errors

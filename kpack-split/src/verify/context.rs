@@ -5,6 +5,7 @@ use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::Mutex;
 
+use kpack_core::files::RealPaths;
 use kpack_core::parallel::lock;
 use kpack_core::{Error, Severity};
 use kpack_format::marker::Marker;
@@ -107,6 +108,7 @@ pub struct Context<'a> {
     pub(super) asked_for: Mutex<BTreeMap<PathBuf, BTreeSet<String>>>,
     /// The archives that manifests list.
     pub(super) listed: Mutex<ListedArchives>,
+    pub(super) paths: Mutex<RealPaths>,
     /// What split binaries were built for, by their paths.
     pub(super) needed: Mutex<BTreeMap<PathBuf, Module>>,
 }
@@ -123,6 +125,7 @@ impl<'a> Context<'a> {
             damaged: Mutex::default(),
             asked_for: Mutex::default(),
             listed: Mutex::default(),
+            paths: Mutex::default(),
             needed: Mutex::default(),
         }
     }

@@ -1,6 +1,7 @@
 //! Verifies a manifest against the archives next to it.
 
 use std::collections::BTreeSet;
+use std::fmt::Display;
 use std::fs;
 use std::path::{Component, Path, PathBuf};
 
@@ -145,12 +146,12 @@ impl ManifestCheck<'_> {
             };
             checked += 1;
             let severity = self.context.severity_of_damage(&archive);
-            let reasons = not_as_listed(&archive, group, file, &self.context.lookup.archives)?;
-            if reasons.iter().any(|reason| reason.starts_with(DAMAGED)) {
-                lock(&self.context.damaged).extend(archive.canonicalize());
-            }
-            for reason in reasons {
-                let text = Reason::from(format!("`{name}` for {target} {reason}"));
+            let differences = not_as_listed(&archive, group, file, &self.context.lookup.archives)?;
+            for difference in differences {
+                if let Difference::Damaged(_) = difference {
+                    lock(&self.context.damaged).extend(archive.canonicalize());
+                }
+                let text = difference.reason().after(format_args!("`{name}` for {target} "));
                 let text = text.target(target);
                 match severity {
                     Severity::Fault => self.fault(ids::NOT_AS_LISTED, text),
@@ -200,8 +201,25 @@ impl ManifestCheck<'_> {
     }
 }
 
-/// How the difference of an archive begins that cannot be read.
-const DAMAGED: &str = "is damaged: ";
+/// A difference between an archive and what a manifest says of it.
+#[derive(Debug, Clone, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Difference {
+    /// The archive cannot be read, and why.
+    Damaged(Reason),
+    /// It is another one, and in what: a verb and what follows.
+    Other(Reason),
+}
+
+impl Difference {
+    /// What to say about the archive: a verb and what follows.
+    pub fn reason(self) -> Reason {
+        match self {
+            Self::Damaged(reason) => reason.after("is damaged: "),
+            Self::Other(reason) => reason,
+        }
+    }
+}
 
 /// The differences between the archive at `path` and what the manifest of `group` says of it in `file`.
 ///
@@ -212,35 +230,44 @@ pub fn not_as_listed(
     group: &str,
     file: &KpackFile,
     archives: &Archives,
-) -> Result<Vec<String>, Error> {
+) -> Result<Vec<Difference>, Error> {
+    let differs = |text: String, expected: &dyn Display, found: &dyn Display| {
+        Difference::Other(Reason::from(text).differs(expected, found))
+    };
     let metadata = open(path)?.metadata();
     let size = metadata.map_err(|e| Error::io(path, "read", e))?.len();
     if size != file.size {
-        return Ok(vec![format!("has {size} bytes; expected {}", file.size)]);
+        let expected = file.size;
+        let text = format!("has {size} bytes; expected {expected}");
+        return Ok(vec![differs(text, &expected, &size)]);
     }
-    let mut reasons = Vec::new();
+    let mut differences = Vec::new();
     if let Some(expected) = file.checksum
         && archives.digest(path)? != expected
     {
-        reasons.push("does not have the listed BLAKE3 digest".to_owned());
+        differences.push(Difference::Other("does not have the listed BLAKE3 digest".into()));
     }
     let toc = match or_refused(archives.toc(path))? {
         Ok(toc) => toc,
-        Err(found) => return Ok(vec![format!("{DAMAGED}{}", found.text)]),
+        Err(found) => return Ok(vec![Difference::Damaged(found.reason())]),
     };
     let kernels = toc.kernels.values();
     let count: u64 = kernels.map(|targets| targets.len() as u64).sum();
     if count != file.kernel_count {
         let expected = file.kernel_count;
-        reasons.push(format!("has {count} kernels; expected {expected}"));
+        let text = format!("has {count} kernels; expected {expected}");
+        differences.push(differs(text, &expected, &count));
     }
-    if toc.gfx_arch_family != file.architecture {
-        reasons.push(format!("is an archive for {}", toc.gfx_arch_family));
+    let found = &toc.gfx_arch_family;
+    if *found != file.architecture {
+        let text = format!("is an archive for {found}");
+        differences.push(differs(text, &file.architecture, found));
     }
-    if toc.group_name != group {
-        reasons.push(format!("is an archive of `{}`", toc.group_name));
+    let found = &toc.group_name;
+    if found != group {
+        differences.push(differs(format!("is an archive of `{found}`"), &group, found));
     }
-    Ok(reasons)
+    Ok(differences)
 }
 
 /// How a fragment disagrees with the whole manifest at `path`.

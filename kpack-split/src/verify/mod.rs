@@ -28,7 +28,7 @@ use crate::input::{self, FileKind, LinkedBinary, placed};
 use crate::leftover::{self, is_leftover_entry};
 
 pub use context::{Context, Demanded, Options, Surroundings};
-pub use manifest::not_as_listed;
+pub use manifest::{Difference, not_as_listed};
 pub use report::VerifyReport;
 
 impl Context<'_> {

@@ -79,11 +79,8 @@ impl Context<'_> {
         let Ok(target) = target.parse() else {
             return;
         };
-        let directory = archive.parent().and_then(|directory| directory.canonicalize().ok());
-        let path = match (directory, archive.file_name()) {
-            (Some(directory), Some(name)) => directory.join(name),
-            _ => archive.to_owned(),
-        };
+        let path = lock(&self.paths).in_directory(archive);
+        let path = path.unwrap_or_else(|| archive.to_owned());
         lock(&self.listed).insert(path, ListedArchive { target, is_there });
     }
 
@@ -113,7 +110,8 @@ impl Context<'_> {
             let name = path.file_name().unwrap_or_default().to_string_lossy();
             let name = name.rsplit_once('_').map_or("", |(module, _)| module);
             let module = modules.entry((path.parent(), name.to_owned())).or_default();
-            module.add(&archive.target, archive.is_there, self.is_damaged(path));
+            let is_damaged = archive.is_there && self.is_damaged(path);
+            module.add(&archive.target, archive.is_there, is_damaged);
         }
         let needed = lock(&self.needed);
         let outside = needed.iter().filter(|(binary, _)| !self.surroundings.covers(binary));

@@ -100,7 +100,9 @@ impl Explained {
 
 /// The explanation of an ID, or of an exit code.
 fn known(word: &str) -> Result<Explained, Error> {
-    if let Ok(exit_code) = word.parse() {
+    // As they are written: no code is called `+3` or `03`.
+    let exit_code = word.parse().ok().filter(|code: &u32| code.to_string() == word);
+    if let Some(exit_code) = exit_code {
         let Some(ExitCodeEntry { meaning, help }) = explained(exit_code) else {
             let text =
                 format!("{exit_code} is not an exit code of kpack; `kpack --help` lists them");

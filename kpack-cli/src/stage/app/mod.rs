@@ -13,7 +13,7 @@ mod parts;
 mod plan;
 mod run_paths;
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use kpack_artifact::sizes::{self, Sizes};
@@ -114,7 +114,8 @@ pub struct StagedEntry {
     /// Its path in the output.
     #[serde(serialize_with = "kpack_core::lossy::path")]
     pub path: PathBuf,
-    /// What it was made of, or the target of the link; `None` for archives of binaries that were split, and their manifests.
+    /// What it was made of, or the target of the link; `None` for archives with the code of binaries that were split in this
+    /// run, and their manifests.
     #[serde(serialize_with = "kpack_core::lossy::optional_path")]
     pub from: Option<PathBuf>,
 }
@@ -156,8 +157,11 @@ pub fn stage_application(options: &Options, app: &AppOptions) -> Result<Applicat
     findings.extend(build_paths(&facts, &plan, options, &prefix).map_err(shown)?);
     findings.extend(written.findings.iter().cloned());
     let debug_files = DebugFiles::new(&options.debug, true);
+    let mut of_split = BTreeSet::new();
     if app.split {
-        findings.extend(parts::split_binaries(&staged, &options.debug, &debug_files)?);
+        let (said, archives) = parts::split_binaries(&staged, &options.debug, &debug_files)?;
+        findings.extend(said);
+        of_split = archives;
     }
     // A library for one GPU goes to its part as a whole.
     let all = app.split.then(DatabaseSelection::all);
@@ -170,6 +174,7 @@ pub fn stage_application(options: &Options, app: &AppOptions) -> Result<Applicat
     let own = app.split.then(|| Parts::of(&tree, &staged, &output)).transpose()?;
     let (parts, machines) = match &own {
         Some(own) => {
+            findings.extend(parts::unplaced(&tree, &staged));
             own.take_all_out().map_err(shown)?;
             for gpu in &gpus {
                 findings.extend(own.with(gpu, || check(std::slice::from_ref(gpu)))?);
@@ -184,7 +189,7 @@ pub fn stage_application(options: &Options, app: &AppOptions) -> Result<Applicat
             of_sizes(&sizes)
         }
     };
-    let files = files(&tree, &plan, own.as_ref());
+    let files = files(&tree, &plan, own.as_ref(), &of_split);
     debug_files.publish()?;
     output.commit()?;
     Ok(Application {
@@ -196,15 +201,21 @@ pub fn stage_application(options: &Options, app: &AppOptions) -> Result<Applicat
     })
 }
 
-/// The files and links of an application, by their paths in the output.
-fn files(tree: &Tree, plan: &Plan, parts: Option<&Parts<'_>>) -> Vec<StagedEntry> {
+/// The files and links of an application, by their paths in the output. Those `of_split` are made of several.
+fn files(
+    tree: &Tree,
+    plan: &Plan,
+    parts: Option<&Parts<'_>>,
+    of_split: &BTreeSet<PathBuf>,
+) -> Vec<StagedEntry> {
     let places = parts.map(Parts::places);
     let files = tree.entries.iter().filter(|entry| !entry.is_directory()).map(|entry| {
         let path: &Path = &entry.path;
+        let planned = plan.entries.get(path).filter(|_| !of_split.contains(path));
         let part = places.as_ref().map(|places| places.get(path).map_or(HOST, String::as_str));
         StagedEntry {
             path: part.map_or_else(|| path.to_owned(), |part| Path::new(part).join(path)),
-            from: plan.entries.get(path).map(|entry| match entry {
+            from: planned.map(|entry| match entry {
                 Entry::Link(target) => target.clone(),
                 other => other.source().unwrap_or(path).to_owned(),
             }),

@@ -1,22 +1,26 @@
 //! Splits a staged application into one directory for the host and one per target. Unpacked into one directory, those that a
 //! machine needs are the application as it was staged.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 
 use kpack_core::finding::Finding;
 use kpack_core::publish::Directory;
-use kpack_core::{DebugInfo, Error, ids};
+use kpack_core::words::list_some;
+use kpack_core::{DebugInfo, Error, Severity, ids};
+use kpack_format::names::Group;
 use kpack_format::{Delivery, TargetId};
 use kpack_split::install::{InstallOptions, install_parsed};
 use kpack_split::split::DebugFiles;
 use kpack_tree::{Class, Tree};
 
 use super::run_paths::Staged;
+use crate::stage::STRIP;
 use crate::stage::output_dir::{OutputDir, remove_emptied};
 
 /// Moves the code of fat binaries into archives, where they are staged, with what `debug` says about debug sections. Returns
-/// what there is to say. The debug files are yet to be published.
+/// what there is to say, and the paths in the output of the archives that it wrote and of their manifests: libraries that were
+/// split before may have code there. The debug files are yet to be published.
 ///
 /// # Errors
 /// [`Error::Refused`] for damaged or unsupported files; [`Error::Io`].
@@ -24,28 +28,51 @@ pub(super) fn split_binaries(
     staged: &Staged<'_>,
     debug: &DebugInfo,
     debug_files: &DebugFiles,
-) -> Result<Vec<Finding>, Error> {
-    let mut findings = Vec::new();
+) -> Result<(Vec<Finding>, BTreeSet<PathBuf>), Error> {
+    let (mut findings, mut written) = (Vec::new(), BTreeSet::new());
     for (module, files) in &staged.plan.fat {
         let mut options = InstallOptions::new(staged.root, module, files);
         options.storage.debug = debug.clone();
         let report = install_parsed(&options, &BTreeMap::new(), Some(debug_files), &());
         let report = report.map_err(|error| error.with_path(|path| staged.origin(path)));
-        for mut finding in report.map_err(|error| staged.shown(error))?.findings {
+        let report = report.map_err(|error| staged.shown(error))?;
+        let manifest = Group::new(module, &options.component).manifest();
+        for archive in report.archives.iter().filter(|archive| archive.changed) {
+            let path = archive.path.strip_prefix(staged.root).unwrap_or(&archive.path);
+            written.extend([path.to_owned(), path.with_file_name(&manifest)]);
+        }
+        for mut finding in report.findings {
             finding.path = finding.path.map(|path| staged.place(&path));
             finding.text = staged.shown_text(&finding.text);
-            if finding.id == ids::DEBUG_INFORMATION
-                && let Some((fact, _)) = finding.text.split_once("; to remove it, ")
-            {
-                // There is no original to split, and the archives move to the parts.
-                finding.text =
-                    format!("{fact} of {module}; to remove it, stage with --strip-debug");
+            if finding.id == ids::DEBUG_INFORMATION && finding.help.is_some() {
+                // The archives move to the parts.
                 finding.path = None;
+                finding.text += &format!(" of {module}");
+                finding.help = Some(STRIP.to_owned());
             }
             findings.push(finding);
         }
     }
-    Ok(findings)
+    Ok((findings, written))
+}
+
+/// The most files that a note names.
+const MOST_NAMED: usize = 3;
+
+/// What to say about files of the host that look as if only some GPUs needed them: kpack cannot tell which do.
+pub(super) fn unplaced(tree: &Tree, staged: &Staged<'_>) -> Option<Finding> {
+    let files = tree.entries.iter().filter(|entry| match &*entry.class {
+        // Otherwise only the name of a program or library looks like that.
+        Class::Unknown { target, device_code, .. } => *device_code || target.is_some(),
+        _ => false,
+    });
+    let files = Vec::from_iter(files.map(|entry| entry.path.display()));
+    let text = format!(
+        "has files that look architecture-specific, but belong to no known kernel database, so every machine gets them: {}",
+        list_some(&files, MOST_NAMED)
+    );
+    let finding = Finding::new(Severity::Note, ids::UNPLACED_FILE, staged.output, text);
+    (!files.is_empty()).then_some(finding)
 }
 
 /// The parts of an application.
