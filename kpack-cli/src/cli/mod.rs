@@ -125,10 +125,10 @@ pub fn main() -> ExitCode {
     panics::abort_without_memory();
     let arguments = Vec::from_iter(env::args_os());
     let parsed = match Cli::try_parse_from(&arguments) {
-        Err(error) => match guesses::with_show(&arguments, &command()) {
-            Some(arguments) => Cli::try_parse_from(arguments),
-            None => Err(error),
-        },
+        Err(error) => {
+            let shown = guesses::with_show(&arguments, &command());
+            shown.and_then(|arguments| Cli::try_parse_from(arguments).ok()).ok_or(error)
+        }
         parsed => parsed,
     };
     let cli = match parsed {
@@ -169,7 +169,10 @@ pub fn main() -> ExitCode {
                 "error",
                 format_args!("stopped by signal {signal}; unfinished files were removed [system]"),
             ),
-            _ => output::complain_error(error),
+            _ => match guesses::instead_of_error(error, &arguments, &command()) {
+                Some(text) => output::complain("error", text),
+                None => output::complain_error(error),
+            },
         }
         if print().json && !reports_failures(&cli.command) {
             // The error itself decides about the exit code.
@@ -232,10 +235,6 @@ fn misused(mut error: clap::Error, arguments: &[OsString]) -> ExitCode {
         };
     }
     leave_hidden_commands_out(&mut error, &command());
-    if let Some(text) = guesses::explain(&error, arguments, &command()) {
-        output::complain("error", text);
-        return ExitCode::from(2);
-    }
     let repeated = error.context().filter_map(|(kind, value)| match value {
         ContextValue::String(text) => Some((kind, ContextValue::String(escaped(text).to_string()))),
         ContextValue::Strings(texts) => {
@@ -256,18 +255,27 @@ fn misused(mut error: clap::Error, arguments: &[OsString]) -> ExitCode {
     for (kind, value) in Vec::from_iter(repeated) {
         error.insert(kind, value);
     }
+    // What the argument's own parser says repeats it once more.
+    let invalid = match (std::error::Error::source(&error), error.get(ContextKind::InvalidArg)) {
+        (Some(why), Some(ContextValue::String(argument))) => {
+            match error.get(ContextKind::InvalidValue) {
+                Some(ContextValue::String(value)) => {
+                    let why = why.to_string();
+                    Some(format!("invalid value '{value}' for '{argument}': {}", escaped(&why)))
+                }
+                _ => None,
+            }
+        }
+        _ => None,
+    };
+    if let Some(text) = guesses::instead_of_misuse(&error, invalid.clone(), arguments, &command()) {
+        output::complain("error", text);
+        return ExitCode::from(2);
+    }
     // Without a tip, its place is empty.
     let mut text = error.to_string().replace("\n\n\n", "\n\n");
-    // What the argument's own parser says repeats it once more.
-    if let Some(why) = std::error::Error::source(&error)
-        && let Some(ContextValue::String(argument)) = error.get(ContextKind::InvalidArg)
-        && let Some(ContextValue::String(value)) = error.get(ContextKind::InvalidValue)
-    {
-        let why = why.to_string();
-        text = format!(
-            "error: invalid value '{value}' for '{argument}': {}\n\nFor more information, try '--help'.\n",
-            escaped(&why)
-        );
+    if let Some(invalid) = invalid {
+        text = format!("error: {invalid}\n\nFor more information, try '--help'.\n");
     }
     match text.strip_prefix("error: ") {
         Some(text) => _ = write!(io::stderr(), "kpack: {}: {text}", output::painted("error")),

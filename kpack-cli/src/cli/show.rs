@@ -1,6 +1,6 @@
 //! `kpack show`.
 
-use std::collections::BTreeMap;
+use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
@@ -260,6 +260,14 @@ fn has_device_code(content: &Content) -> bool {
         Content::Unlinked(unlinked) => !unlinked.device_objects.is_empty(),
         _ => true,
     }
+}
+
+/// The targets of a file, or of the files in a directory; files that cannot be read have none.
+pub(super) fn targets_of(path: &Path) -> BTreeSet<String> {
+    let files = walk(path).into_iter().filter_map(Result::ok);
+    let files = files.filter(|entry| entry.path().is_file());
+    let read = files.filter_map(|entry| inspect::inspect(entry.path()).ok());
+    read.flat_map(|file| targets(&file)).map(|(target, _)| target).collect()
 }
 
 /// The targets that a file names, and how many bytes of device code it has for each.

@@ -72,7 +72,8 @@ pub(super) struct Arguments {
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let mut options = arguments.options.clone();
     if let Some(directory) = options.files.iter().find(|file| file.is_dir()) {
-        return Err(whole_directory(directory));
+        let text = "a directory (expected a binary)";
+        return Err(Error::rejected(ids::NOT_A_FILE, directory, text));
     }
     let defaults = set_place(arguments, &mut options)?;
     options.install_hint.clone_from(&arguments.hint.install_hint);
@@ -101,15 +102,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     Ok(code)
 }
 
-/// That a directory was passed as FILE, and the command for all binaries in it.
-fn whole_directory(directory: &Path) -> Error {
+/// The default module of a directory: its name.
+pub(super) fn module_of(directory: &Path) -> String {
     let real = canonicalize(directory).unwrap_or_else(|_| directory.to_owned());
-    let name = real.file_name().unwrap_or_default().to_string_lossy();
-    let (prefix, module) = (directory.to_string_lossy(), name_part(&name));
-    let words = ["kpack", "split", "--prefix", &*prefix, "--module", &*module, "--all"];
-    let command = shlex::try_join(words).unwrap_or_default();
-    let text = format!("a directory; to split all binaries in it, run `{command}`");
-    Error::rejected(ids::NOT_A_FILE, directory, text)
+    name_part(&real.file_name().unwrap_or_default().to_string_lossy())
 }
 
 /// Sets the prefix and the module. Those that are not given are what the paths of the files say; returns their options.

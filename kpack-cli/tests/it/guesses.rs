@@ -3,10 +3,11 @@
 use std::fs;
 
 use insta::assert_snapshot;
-use kpack_tests::fixture::add_and_mul;
+use kpack_tests::fixture::{Kind, Wheel, add_and_mul, code};
+use kpack_tests::require;
 use kpack_tests::tree::Tree;
 
-use crate::command::{Row, said_by};
+use crate::command::{Row, said_by, shell};
 
 /// A prefix with a library, and files that contain libraries.
 fn prefix() -> Tree {
@@ -111,4 +112,184 @@ fn what_people_type_first() {
         None => format!("{line}\n"),
     });
     assert_snapshot!(String::from_iter(lines));
+}
+
+/// What two people typed who had not read anything: a Rust developer, a maintainer of CMake projects, a packager, a
+/// publisher of wheels, somebody who ships an application, and somebody who just got an error.
+const GUESSES: &[&str] = &[
+    "kpack",
+    "kpack target/release/myapp",
+    "kpack list target/release/myapp",
+    "kpack build --release",
+    "kpack extract target/release/myapp -o code/",
+    "kpack split target/release/myapp",
+    "kpack embed target/release/myapp kernels/vec-gfx1100.hsaco",
+    "kpack --version",
+    "kpack split libvec.so --output-dir stage",
+    "kpack split build/lib/libvec.so -o build/split/libvec.so --archive build/split/lib/.kpack/vec.kpack",
+    "kpack install --prefix stage --targets 'gfx1100;gfx90a'",
+    "kpack split --help",
+    "kpack --cmake-dir",
+    "kpack check stage",
+    "kpack split rocm --output rocm-split",
+    "kpack split rocm/ split/ --targets gfx1100,gfx90a",
+    "kpack merge out/ -o rocm-joined",
+    "kpack join out/ rocm-joined",
+    "kpack verify rocm out",
+    "kpack strip --keep gfx90a rocm/",
+    "kpack -thin gfx90a libvec.so -output libvec-thin.so",
+    "kpack trim --gpu gfx1100 --in-place rocm/",
+    "kpack diff rocm out",
+    "kpack du rocm",
+    "kpack ls -l out/lib/.kpack/*.kpack",
+    "kpack wheel dist/vec-1.0-py3-none-manylinux_2_28_x86_64.whl",
+    "kpack split dist/*.whl --out-dir dist-split",
+    "kpack repair dist/vec-1.0-py3-none-manylinux_2_28_x86_64.whl -w wheelhouse",
+    "kpack show dist/vec-1.0-py3-none-manylinux_2_28_x86_64.whl",
+    "kpack trim dist/vec-1.0-py3-none-manylinux_2_28_x86_64.whl --arch gfx1100",
+    "kpack verify dist/vec-1.0-py3-none-manylinux_2_28_x86_64.whl",
+    "kpack info myapp/",
+    "kpack -info libvec.so",
+    "kpack remove gfx90a myapp/",
+    "cd split-app && kpack install gfx1100",
+    "mv split-app/lib/.kpack/app_lib_gfx1100.kpack vec.kpack && kpack add split-app/ vec.kpack",
+    "kpack doctor",
+    "kpack diagnose ./myapp/bin/libvec.so",
+    "kpack explain hipErrorNoBinaryForGpu",
+    "kpack why myapp/ --gpu gfx1103",
+    // Another one.
+    "kpack --list target/release/myapp",
+    "kpack archs libvec.so",
+    "kpack dump libvec.so",
+    "kpack -t out/lib/.kpack/rocm_lib_gfx1100.kpack",
+    "kpack unpack out/lib/.kpack/rocm_lib_gfx1100.kpack -d code",
+    "kpack get gfx1100 libvec.so -o vec.hsaco",
+    "kpack list-kernels libvec.so",
+    "kpack libvec.so --split",
+    "kpack compress libvec.so",
+    "kpack split libvec.so out-dir/",
+    "kpack splt libvec.so",
+    "kpack pack kernels/vec-gfx1100.hsaco -o kernels.kpack",
+    "kpack split --input rocm --output rocm-split --arch gfx1100",
+    "kpack split -p rocm",
+    "kpack split rocm --dry-run",
+    "kpack help shrink",
+    "kpack test stage",
+    "kpack verify out --original rocm",
+    "kpack compare rocm/lib/librocvec.so out/lib/librocvec.so",
+    "kpack split vec.deb",
+    "kpack unsplit out",
+    "kpack undo --prefix out",
+    "kpack restore out/lib/librocvec.so -o librocvec.so",
+    "kpack trim rocm gfx1100",
+    "kpack slim rocm --only gfx1100 --out rocm-slim",
+    "kpack prune --remove gfx90a rocm",
+    "kpack remove-arch gfx90a libvec.so",
+    "kpack size rocm --by-target",
+    "kpack stats libvec.so",
+    "kpack wheel inspect dist/vec-1.0-py3-none-manylinux_2_28_x86_64.whl",
+    "kpack wheel dist/vec-1.0-py3-none-manylinux_2_28_x86_64.whl -o wheels",
+    "kpack split-wheel dist/vec-1.0-py3-none-manylinux_2_28_x86_64.whl --arch gfx1100",
+    "kpack check dist/vec-1.0-py3-none-manylinux_2_28_x86_64.whl",
+    "kpack bundle target/release/myapp --out app",
+    "cd split-app && kpack fetch gfx1100",
+    "kpack explain 'no kernel image is available for execution on the device'",
+    "kpack hipErrorInvalidImage",
+    "kpack gpus",
+    "kpack debug myapp/bin/myapp",
+    "kpack supports gfx1103 myapp/bin/myapp",
+];
+
+/// A tree in which every guess names something.
+fn everything() -> Tree {
+    let library = || add_and_mul(["gfx1100", "gfx90a"], ["gfx1100", "gfx90a"]);
+    let tree = library().in_tree("libvec.so");
+    tree.write(
+        "Cargo.toml",
+        "[package]\nname = \"app\"\nversion = \"1.0.0\"\nedition = \"2021\"\n[workspace]\n",
+    );
+    tree.write("src/main.rs", "fn main() {}\n");
+    fs::create_dir_all(tree.path("target/release")).unwrap();
+    library().kind(Kind::Pie).build(&tree.path("target/release/myapp")).unwrap();
+    for to in [
+        "build/lib/libvec.so",
+        "rocm/lib/librocvec.so",
+        "myapp/bin/libvec.so",
+        "stage/lib/libvec.so",
+    ] {
+        tree.copy_file("libvec.so", to);
+    }
+    for to in ["rocm/bin/rocapp", "myapp/bin/myapp"] {
+        tree.copy_file("target/release/myapp", to);
+    }
+    let (_, kernel) = code("gfx1100", "add");
+    tree.write("kernels/vec-gfx1100.hsaco", kernel);
+    let wheel = Wheel::with_library(
+        "vec-1.0-py3-none-manylinux_2_28_x86_64.whl",
+        fs::read(tree.path("libvec.so")).unwrap(),
+    );
+    fs::create_dir(tree.path("dist")).unwrap();
+    wheel.write(&tree.path("dist")).unwrap();
+    tree.write("package/DEBIAN/control", "Package: vec\nVersion: 1\nArchitecture: all\nMaintainer: me <me@example.org>\nDescription: vectors\n");
+    tree.copy_file("libvec.so", "package/usr/lib/libvec.so");
+    for line in [
+        "cp -a rocm out && kpack split --prefix out --module rocm --all",
+        "cp -a myapp split-app && kpack split --prefix split-app --module app --all",
+        "kpack split stage/lib/libvec.so",
+        "dpkg-deb --root-owner-group --build package vec.deb && rm -r package",
+    ] {
+        let output = shell(&tree, line).output().unwrap();
+        assert!(output.status.success(), "{line}: {output:?}");
+    }
+    tree
+}
+
+/// Whether a command line did what it was for. The commands that look for faults find some here, because there is no GPU.
+fn succeeded(line: &str, code: Option<i32>) -> bool {
+    let finds_faults = ["doctor", "verify"].iter().any(|command| line.contains(command));
+    code == Some(0) || finds_faults && code == Some(1)
+}
+
+#[test]
+fn each_guess_does_what_it_means_or_prints_commands_that_do() {
+    if !require::tools(&["dpkg-deb", "unzip"]) {
+        return;
+    }
+    let original = everything();
+    let mut text = String::new();
+    let mut answered = 0;
+    for guess in GUESSES {
+        let tree = original.copy();
+        let output = shell(&tree, guess).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        let root = tree.root().canonicalize().unwrap();
+        let stderr = stderr.replace(root.to_str().unwrap(), "/tree");
+        text += &format!("$ {guess}\n");
+        if succeeded(guess, output.status.code()) || stderr.starts_with("Moves") {
+            answered += 1;
+            continue;
+        }
+        let said = Vec::from_iter(stderr.lines().filter(|line| !line.is_empty()));
+        said.iter().for_each(|line| text += &format!("! {line}\n"));
+        let commands =
+            Vec::from_iter(said.iter().skip(1).filter_map(|line| line.strip_prefix("  ")));
+        assert!(said.len() <= 4 || commands.is_empty(), "{guess}: {said:?}");
+        // In the directory of the guess, after what it does before.
+        let before =
+            guess.rsplit_once(" && ").map_or(String::new(), |(before, _)| format!("{before} && "));
+        let mut all = !commands.is_empty();
+        for command in commands {
+            let tree = original.copy();
+            let line = format!("{before}{command}").replace("/tree", tree.root().to_str().unwrap());
+            let output = shell(&tree, &line).output().unwrap();
+            if !succeeded(&line, output.status.code()) {
+                all = false;
+                let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+                text += &format!("failed: {command}: {stderr}");
+            }
+        }
+        answered += usize::from(all);
+    }
+    text += &format!("{answered} of {} answered\n", GUESSES.len());
+    assert_snapshot!(text);
 }

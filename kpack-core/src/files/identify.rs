@@ -73,8 +73,8 @@ pub fn identify(path: &Path, file: &File) -> Result<Option<FileKind>, Error> {
 /// A Debian package is an `ar` archive with this member first (deb(5)).
 const DEBIAN_PACKAGE: &[u8] = b"!<arch>\ndebian-binary";
 
-/// What a file is that contains other files, such as a Debian package, and how to get at them; `None` for other files. People
-/// download libraries in these.
+/// What a file is that contains other files, such as a Debian package, and what to do; `None` for other files. People download
+/// libraries in these.
 ///
 /// # Errors
 /// [`Error::Io`] if it cannot be read.
@@ -82,18 +82,18 @@ pub fn describe_package(path: &Path, file: &File) -> Result<Option<String>, Erro
     let mut buffer = [0u8; START];
     let start = first_bytes(file, &mut buffer, 0).map_err(|e| Error::io(path, "read", e))?;
     let is_wheel = path.extension().is_some_and(|end| end == "whl");
-    let (what, command) = if start.starts_with(DEBIAN_PACKAGE) {
-        ("a Debian package", "dpkg-deb -x FILE DIR")
+    let text = if start.starts_with(DEBIAN_PACKAGE) {
+        "a Debian package; unpack it first"
     } else if start.starts_with(&[0xed, 0xab, 0xee, 0xdb]) {
-        ("an RPM package", "rpm2cpio FILE | cpio -idm")
+        "an RPM package; unpack it first"
     } else if is_wheel {
-        ("a Python wheel; `kpack wheel` splits and verifies wheels", "unzip FILE -d DIR")
+        "a Python wheel; `kpack wheel` reads wheels"
     } else if start.starts_with(b"PK\x03\x04") {
-        ("a ZIP file", "unzip FILE -d DIR")
+        "a ZIP file; unpack it first"
     } else {
         return Ok(None);
     };
-    Ok(Some(format!("{what}; to use the files in it, unpack it (`{command}`)")))
+    Ok(Some(text.to_owned()))
 }
 
 /// Bytes that [`kind_of`] needs.

@@ -112,8 +112,8 @@ fn covers(target: &TargetId, processor: &str) -> bool {
     processor.parse().is_ok_and(|processor| target.covers(&processor))
 }
 
-/// The target that a misspelled name stands for.
-fn meant(name: &str) -> Option<String> {
+/// The target that a misspelled name, or that of a product, stands for.
+pub fn meant(name: &str) -> Option<String> {
     let plain: String = name.to_lowercase().split_whitespace().collect();
     let mut parts = plain.split(':');
     let mut target = processor_meant(parts.next()?)?.to_owned();

@@ -1,6 +1,7 @@
 //! `kpack explain`.
 
 mod catalogue;
+mod programs;
 
 use std::process::ExitCode;
 
@@ -12,8 +13,9 @@ use super::output::{self, Text};
 use super::print::print;
 use catalogue::{CatalogueEntry, SECTIONS};
 use kpack_core::Error;
+use programs::ProgramError;
 
-/// Say what a finding or an exit code means, and what to do
+/// Say what a finding, an exit code or an error of HIP means, and what to do
 ///
 /// Warnings, faults and errors end with their ID: [stale-archive]. IDs are stable; the words of a message are not.
 #[derive(Debug, Args)]
@@ -21,12 +23,13 @@ use kpack_core::Error;
 Examples:
   kpack explain stale-archive
   kpack explain 3
+  kpack explain hipErrorNoBinaryForGpu
 
 Exit codes:
   0  success
-  2  there is no such ID or exit code")]
+  2  there is no such ID, exit code or error")]
 pub(super) struct Arguments {
-    /// IDs of findings, or exit codes. Without one, kpack lists all IDs
+    /// IDs of findings, exit codes, or names, numbers or texts of HIP's errors. Without one, kpack lists all IDs
     #[arg(value_name = "ID")]
     ids: Vec<String>,
     /// Print the page of all findings, in Markdown
@@ -42,7 +45,11 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     if words.is_empty() && !arguments.ids.is_empty() {
         return Err(Error::usage("name the exit code as well, as in `kpack explain 3`"));
     }
-    let chosen: Vec<Explained> = words.into_iter().map(known).collect::<Result<_, _>>()?;
+    let whole = ProgramError::find(&words.join(" ")).map(Explained::Program);
+    let chosen: Vec<Explained> = match whole {
+        Some(error) => vec![error],
+        None => words.into_iter().map(known).collect::<Result<_, _>>()?,
+    };
     if print().json {
         let all = || catalogue::entries().map(Explained::finding).collect();
         output::json(&if chosen.is_empty() { all() } else { chosen })?;
@@ -76,6 +83,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
 enum Explained {
     Finding { id: String, meaning: &'static str, why: &'static str, help: &'static str },
     ExitCode { exit_code: u32, meaning: &'static str, help: &'static str },
+    Program(&'static ProgramError),
 }
 
 impl Explained {
@@ -85,9 +93,14 @@ impl Explained {
     }
 
     fn print(&self, text: &mut Text) {
-        let (Self::Finding { meaning, help, .. } | Self::ExitCode { meaning, help, .. }) = self;
+        let (Self::Finding { meaning, help, .. }
+        | Self::ExitCode { meaning, help, .. }
+        | Self::Program(ProgramError { meaning, help, .. })) = self;
         match self {
             Self::Finding { id, .. } => text.line(id),
+            Self::Program(ProgramError { error, code, text: said, .. }) => {
+                text.line(format_args!("{error} ({code}): {said}"));
+            }
             Self::ExitCode { exit_code, .. } => text.line(format_args!("exit code {exit_code}")),
         }
         text.line(format_args!("  {meaning}"));
@@ -96,6 +109,12 @@ impl Explained {
         }
         text.line(format_args!("  What to do: {help}"));
     }
+}
+
+/// Whether `kpack explain TEXT` explains something.
+pub(super) fn knows(text: &str) -> bool {
+    ProgramError::find(text).is_some()
+        || !text.is_empty() && text.split_whitespace().all(|word| known(word).is_ok())
 }
 
 /// The explanation of an ID, or of an exit code.

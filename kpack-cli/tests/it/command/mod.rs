@@ -58,10 +58,13 @@ pub(crate) fn said(tree: &Tree, arguments: &[&str]) -> String {
 /// Standard output, standard error and exit code, with the tree as `/tree`.
 fn texts(tree: &Tree, output: Output) -> ([String; 2], i32) {
     let root = tree.root().canonicalize().unwrap();
+    // The default module.
+    let module = root.file_name().unwrap().to_str().unwrap().replace('.', "_");
     let texts = [output.stdout, output.stderr].map(|bytes| {
         let text = String::from_utf8(bytes).unwrap();
         text.replace(root.to_str().unwrap(), "/tree")
             .replace(tree.root().to_str().unwrap(), "/tree")
+            .replace(&module, "tree")
     });
     (texts, output.status.code().unwrap())
 }

@@ -1,0 +1,397 @@
+//! What arguments contain: what somebody wants, files and directories by their kinds, targets, and where to write.
+
+use std::ffi::OsString;
+use std::path::Path;
+
+use clap::{Arg, Command};
+use kpack_core::files::{FileKind, identify};
+use kpack_format::unstable::spelling;
+use kpack_split::input::open;
+
+use super::words::{self, DRY_RUN, Intent, Role};
+
+/// A file or directory that is there.
+#[derive(Debug, Clone, PartialEq, Eq)]
+pub(super) struct Input {
+    pub(super) path: String,
+    pub(super) kind: Kind,
+}
+
+impl Input {
+    pub(super) fn at(path: &str) -> Self {
+        Self { path: trimmed(path), kind: Kind::of(Path::new(path)) }
+    }
+
+    pub(super) fn is_file(&self) -> bool {
+        !self.kind.is_tree()
+    }
+}
+
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Kind {
+    /// An archive of kpack's.
+    Archive,
+    /// An artifact directory.
+    Artifact,
+    /// A directory of artifact directories.
+    Artifacts,
+    /// A linked binary.
+    Binary,
+    /// A code object, or a bundle of them.
+    Code,
+    Debian,
+    Directory,
+    Object,
+    Other,
+    /// A directory of packed artifacts.
+    Packed,
+    Rpm,
+    Wheel,
+    Zip,
+}
+
+/// What arguments contain.
+#[derive(Debug, Default)]
+pub(super) struct Given {
+    /// The commands that are typed, such as `wheel` and `split`.
+    pub(super) commands: Vec<String>,
+    /// The word that is typed in place of a command.
+    pub(super) word: Option<String>,
+    pub(super) intent: Option<Intent>,
+    pub(super) inputs: Vec<Input>,
+    pub(super) targets: Vec<String>,
+    /// Whether the code for these targets is to go, instead of that for the others.
+    pub(super) removes: bool,
+    pub(super) output: Option<String>,
+    /// Whether the output is called a directory.
+    pub(super) into_directory: bool,
+    pub(super) against: Option<String>,
+    pub(super) module: Option<String>,
+    prefix: Option<String>,
+    /// Options of kpack's commands, with their values.
+    pub(super) options: Vec<Vec<String>>,
+    /// Options that the typed command does not have.
+    pub(super) unknown: Vec<String>,
+    /// Whether a word was taken for an output, or ignored.
+    pub(super) skips_words: bool,
+    /// Words that are none of these.
+    pub(super) rest: Vec<String>,
+    pub(super) wants_help: bool,
+    /// Whether nothing is to change.
+    pub(super) only_says: bool,
+}
+
+impl Given {
+    pub(super) fn read(arguments: &[OsString], kpack: &Command) -> Self {
+        let lossy = arguments.iter().skip(1).map(|word| word.to_string_lossy().into_owned());
+        let words = Vec::from_iter(lossy);
+        let mut given = Self::default();
+        let mut rest = &words[..];
+        while let Some((word, after)) = rest.split_first() {
+            rest = after;
+            if word.len() > 1 && word.starts_with('-') && given.intent != Some(Intent::Explain) {
+                let taken = given.read_option(word, after, kpack);
+                rest = &after[taken.min(after.len())..];
+            } else {
+                given.read_word(word, kpack);
+            }
+        }
+        given.settle();
+        given
+    }
+
+    /// The command that is typed, or kpack itself.
+    pub(super) fn command<'c>(&self, kpack: &'c Command) -> &'c Command {
+        let below =
+            |above: &'c Command, name: &String| above.find_subcommand(name).unwrap_or(above);
+        self.commands.iter().fold(kpack, below)
+    }
+
+    fn is_empty(&self) -> bool {
+        self.word.is_none() && self.inputs.is_empty() && self.targets.is_empty()
+    }
+
+    fn read_word(&mut self, word: &str, kpack: &Command) {
+        if self.intent == Some(Intent::Explain) {
+            return self.rest.push(word.to_owned());
+        }
+        let is_first = self.is_empty() && self.rest.is_empty();
+        let exists = Path::new(word).exists();
+        let is_command = is_first && !(exists && self.intent.is_some());
+        let named = self.command(kpack).find_subcommand(word).filter(|_| is_command);
+        if let Some(command) = named {
+            self.commands.push(command.get_name().to_owned());
+            self.intent = words::intent(word).or(self.intent);
+            return;
+        }
+        if is_first && word == "help" {
+            self.wants_help = true;
+            return;
+        }
+        let intent = words::intent(word);
+        let is_path = word.contains(['/', '.']);
+        if is_first && !(exists && is_path) && self.intent.is_none() && intent.is_some() {
+            self.word = Some(word.to_owned());
+            self.intent = intent;
+        } else if exists {
+            self.inputs.push(Input::at(word));
+        } else if let Some(targets) = targets(word) {
+            self.targets.extend(targets);
+        } else if self.intent.is_none() && intent.is_some() {
+            self.intent = intent;
+        } else if is_first && self.intent.is_none() {
+            self.word = Some(word.to_owned());
+            self.intent = words::misspelled(word);
+        } else if words::is_filler(word) || intent.is_some() && self.inputs.is_empty() {
+            self.skips_words = true;
+        } else {
+            self.rest.push(word.to_owned());
+        }
+    }
+
+    /// Reads an option; returns how many of the words after it are its values.
+    fn read_option(&mut self, word: &str, after: &[String], kpack: &Command) -> usize {
+        let (option, value) = match word.split_once('=') {
+            Some((option, value)) => (option, Some(value)),
+            None => (word, None),
+        };
+        let name = option.trim_start_matches('-').to_lowercase().replace('_', "-");
+        let next = after.first().map(String::as_str).filter(|next| !next.starts_with('-'));
+        let single = value.or(next);
+        let taken = usize::from(value.is_none());
+        // Elsewhere, as in `du -h FILE`, it asks for sizes that people read.
+        if name == "help" || name == "h" && after.is_empty() {
+            self.wants_help = true;
+            return 0;
+        }
+        let command = self.command(kpack);
+        let known = find(command, option).or_else(|| find(kpack, option));
+        let has_command = !self.commands.is_empty();
+        if known.is_none() && has_command && !self.unknown.iter().any(|known| known == option) {
+            self.unknown.push(option.to_owned());
+        }
+        if DRY_RUN.contains(&&*name) {
+            self.only_says = true;
+            return 0;
+        }
+        if known.is_none() && single == Some("json") {
+            self.options.push(vec!["--json".to_owned()]);
+            return taken;
+        }
+        let role = words::role(&name);
+        match (role, single) {
+            (Some(role @ (Role::Targets | Role::Removed)), Some(single)) => {
+                let of = |word: &str| match word {
+                    "all" => Some(Vec::new()),
+                    "native" => Some(vec![word.to_owned()]),
+                    word => targets(word).or_else(|| spelling::meant(word).map(|one| vec![one])),
+                };
+                let mut values = 0;
+                let mut words = value.into_iter().chain(after.iter().map(String::as_str));
+                while let Some(targets) = words.next().and_then(of) {
+                    self.targets.extend(targets);
+                    values += 1;
+                    if value.is_some() {
+                        break;
+                    }
+                }
+                if values > 0 {
+                    self.removes |= role == Role::Removed;
+                    let chosen = words::intent(&name).filter(|intent| *intent == Intent::Extract);
+                    self.intent = self.intent.or(chosen).or(Some(Intent::Trim)
+                        .filter(|_| self.removes || words::intent(&name) == Some(Intent::Trim)));
+                    return if value.is_some() { 0 } else { values };
+                }
+                // A value that is no target, where a target belongs.
+                if known.is_some_and(|known| known.get_possible_values().is_empty())
+                    && !Path::new(single).exists()
+                {
+                    return taken;
+                }
+            }
+            (Some(Role::Output), Some(single)) => {
+                self.output = Some(single.to_owned());
+                self.into_directory = name.contains("dir") || single.ends_with('/');
+                return taken;
+            }
+            (Some(Role::Against), Some(single)) if Path::new(single).exists() => {
+                self.against = Some(trimmed(single));
+                return taken;
+            }
+            (Some(Role::Module), Some(single)) if !Path::new(single).exists() => {
+                self.module = Some(single.to_owned());
+                return taken;
+            }
+            (Some(Role::Input), Some(single)) if known.is_none() || name == "prefix" => {
+                match Path::new(single).exists() {
+                    true if name == "prefix" => self.prefix = Some(trimmed(single)),
+                    true => self.inputs.push(Input::at(single)),
+                    false if name.contains("dir") || name == "prefix" => {
+                        self.output = Some(single.to_owned());
+                        self.into_directory = true;
+                    }
+                    false => self.rest.push(single.to_owned()),
+                }
+                return taken;
+            }
+            _ => {}
+        }
+        // What no command says yet, or what undoes what the command says, such as `split --undo`.
+        let verb = match self.intent {
+            None => words::intent(&name),
+            Some(Intent::Doctor | Intent::Explain) => None,
+            Some(_) => words::verb(&name).filter(|intent| {
+                name.len() > 1 && intent.replaces() && self.intent != Some(*intent)
+            }),
+        };
+        if let Some(intent) = verb.filter(|_| known.is_none()) {
+            self.intent = Some(intent);
+            return 0;
+        }
+        let known = known.or_else(|| all(kpack).find_map(|command| find(command, option)));
+        if let Some(known) = known.filter(|_| option.starts_with("--") || has_command) {
+            let takes = known.get_action().takes_values() && !known.is_require_equals_set();
+            let takes = takes && value.is_none() && next.is_some();
+            let mut words = vec![word.to_owned()];
+            words.extend(after.first().filter(|_| takes).cloned());
+            self.options.push(words);
+            return usize::from(takes);
+        }
+        // The value of an option that nobody knows.
+        let is_value = |next: &str| {
+            !Path::new(next).exists() && targets(next).is_none() && words::intent(next).is_none()
+        };
+        usize::from(has_command && value.is_none() && next.is_some_and(is_value))
+    }
+
+    /// Finds the output among what is left.
+    fn settle(&mut self) {
+        self.targets.dedup();
+        if self.intent == Some(Intent::Remove) {
+            self.removes = true;
+            self.intent = Some(Intent::Trim);
+        }
+        let has_prefix = self.prefix.is_some();
+        if let Some(prefix) = self.prefix.take() {
+            let inside = |word: &String| Path::new(&prefix).join(word).exists();
+            let (inside, rest) = self.rest.drain(..).partition::<Vec<_>, _>(inside);
+            self.rest = rest;
+            let kind = |word: &String| Kind::of(&Path::new(&prefix).join(word));
+            self.inputs.extend(inside.into_iter().map(|path| Input { kind: kind(&path), path }));
+            match self.inputs.is_empty() {
+                true => self.inputs.push(Input::at(&prefix)),
+                false if self.output.is_none() => {
+                    self.options.push(vec!["--prefix".to_owned(), prefix]);
+                }
+                false => {}
+            }
+        }
+        let is_path = |word: &String| word.contains(['/', '.']);
+        if self.intent.is_none() && self.word.is_none() && !self.inputs.is_empty() {
+            let writes = self.output.is_some() || self.rest.last().is_some_and(is_path);
+            self.intent = writes.then_some(Intent::Split);
+        }
+        let writes = self.intent.is_some_and(Intent::writes);
+        if self.output.is_some() || self.inputs.is_empty() || has_prefix || !writes {
+            return;
+        }
+        if let Some(path) = self.rest.pop() {
+            self.into_directory = path.ends_with('/');
+            self.output = Some(path);
+            self.skips_words = true;
+            return;
+        }
+        let [first, .., last] = &self.inputs[..] else {
+            return;
+        };
+        let is_empty =
+            || Path::new(&last.path).read_dir().is_ok_and(|mut all| all.next().is_none());
+        if last.kind == Kind::Directory && (first.kind != Kind::Directory || is_empty()) {
+            self.into_directory = true;
+            self.output = self.inputs.pop().map(|input| input.path);
+        }
+    }
+}
+
+impl Kind {
+    pub(super) fn is_tree(self) -> bool {
+        matches!(self, Self::Artifact | Self::Artifacts | Self::Directory | Self::Packed)
+    }
+
+    pub(super) fn of(path: &Path) -> Self {
+        const MANIFEST: &str = "artifact_manifest.txt";
+        if path.is_dir() {
+            let below = |entry: std::io::Result<std::fs::DirEntry>| {
+                entry.is_ok_and(|entry| entry.path().join(MANIFEST).is_file())
+            };
+            return if path.join(MANIFEST).is_file() {
+                Self::Artifact
+            } else if path.join("index.json").is_file() {
+                Self::Packed
+            } else if path.read_dir().is_ok_and(|mut all| all.any(below)) {
+                Self::Artifacts
+            } else {
+                Self::Directory
+            };
+        }
+        match path.extension().and_then(|end| end.to_str()) {
+            Some("whl") => return Self::Wheel,
+            Some("deb") => return Self::Debian,
+            Some("rpm") => return Self::Rpm,
+            Some("zip") => return Self::Zip,
+            _ => {}
+        }
+        match open(path).and_then(|file| identify(path, &file)) {
+            Ok(Some(FileKind::Linked)) => Self::Binary,
+            Ok(Some(FileKind::Object | FileKind::StaticLibrary)) => Self::Object,
+            Ok(Some(FileKind::Archive | FileKind::Manifest)) => Self::Archive,
+            Ok(Some(FileKind::Bundle | FileKind::CodeObject | FileKind::OffloadBinary)) => {
+                Self::Code
+            }
+            Ok(None) | Err(_) => Self::Other,
+        }
+    }
+}
+
+/// The targets that a word lists, if nothing else is in it: as users write them, or by the names of products.
+fn targets(word: &str) -> Option<Vec<String>> {
+    let target = |name: &str| match spelling::read_target(name) {
+        Ok(target) => Some(target.to_string()),
+        // Any number may be something else, such as an error's.
+        Err(_) if name.bytes().all(|byte| byte.is_ascii_digit()) => None,
+        Err(_) => spelling::meant(name),
+    };
+    if let Some(target) = target(word) {
+        return Some(vec![target]);
+    }
+    let names = word.split([',', ';', ' ']).filter(|name| !name.is_empty());
+    names.map(target).collect::<Option<Vec<_>>>().filter(|targets| !targets.is_empty())
+}
+
+/// A path without a slash at its end.
+fn trimmed(path: &str) -> String {
+    match path.trim_end_matches('/') {
+        "" => path.to_owned(),
+        path => path.to_owned(),
+    }
+}
+
+/// All commands.
+fn all(kpack: &Command) -> impl Iterator<Item = &Command> {
+    kpack
+        .get_subcommands()
+        .flat_map(|command| [command].into_iter().chain(command.get_subcommands()))
+}
+
+/// The option of a command, or one that all have.
+pub(super) fn find<'c>(command: &'c Command, option: &str) -> Option<&'c Arg> {
+    let option = option.split('=').next().unwrap_or(option);
+    let long = option.strip_prefix("--");
+    let short = option.strip_prefix('-').filter(|name| name.chars().count() == 1);
+    let is_it = |argument: &&Arg| match (long, short) {
+        (Some(long), _) => argument.get_long() == Some(long),
+        (None, Some(short)) => argument.get_short().map(String::from).as_deref() == Some(short),
+        (None, None) => false,
+    };
+    command.get_arguments().find(is_it)
+}

@@ -1,0 +1,690 @@
+//! The command lines for what somebody wants, with the values that he gave.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::env::current_exe;
+use std::path::Path;
+
+use clap::Command;
+use kpack_core::gpus::agents;
+use kpack_format::names::archive_ends;
+use kpack_split::input::walk;
+
+use super::given::{Given, Input, Kind, find};
+use super::words::{self, Intent};
+use super::{command_of, explain, show, split};
+use crate::inspect::{self, Content, SelectedCodeObjects};
+use crate::module_name::default_module;
+
+/// Commands, each of which runs if the one before succeeds.
+pub(super) type Line = Vec<Vec<String>>;
+
+/// What to run, and why not what was asked for.
+#[derive(Debug, Default)]
+pub(super) struct Plan {
+    /// Who does what kpack does not do.
+    pub(super) instead: Option<String>,
+    pub(super) lines: Vec<Line>,
+}
+
+/// More lines than this help nobody.
+const MOST_LINES: usize = 3;
+/// In a command line, what passes the output on; a shell must read it.
+pub(super) const PIPE: &str = "|";
+
+/// A value in a command line: words, or none.
+trait Words {
+    fn words(self) -> Vec<String>;
+}
+
+impl Words for &str {
+    fn words(self) -> Vec<String> {
+        vec![self.to_owned()]
+    }
+}
+
+impl Words for Vec<String> {
+    fn words(self) -> Vec<String> {
+        self
+    }
+}
+
+impl Words for Option<String> {
+    fn words(self) -> Vec<String> {
+        self.into_iter().collect()
+    }
+}
+
+/// The words of a command line, with these values in place of each `{}`.
+macro_rules! command {
+    ($line:literal $(, $value:expr)* $(,)?) => { fill($line, vec![$(Words::words($value)),*]) };
+}
+
+fn fill(line: &str, values: Vec<Vec<String>>) -> Vec<String> {
+    let mut values = values.into_iter();
+    let words = line.split(' ').flat_map(|word| match word {
+        "{}" => values.next().unwrap_or_default(),
+        word => word.words(),
+    });
+    words.collect()
+}
+
+/// Plans what a person wants. kpack accepts each of its commands in the plan.
+pub(super) fn plan(given: &Given, kpack: &Command) -> Plan {
+    let inputs = given.inputs.iter().filter(|input| input.kind != Kind::Other).cloned();
+    let mut planner =
+        Planner { given, inputs: inputs.collect(), targets: Vec::new(), before: Line::new() };
+    planner.targets = planner.targets();
+    let mut plan = planner.plan();
+    plan.lines.truncate(MOST_LINES);
+    plan.lines.retain_mut(|line| add_options(line, given, kpack));
+    plan
+}
+
+/// Adds the given options that the last command has as well; returns whether kpack accepts all of its commands.
+fn add_options(line: &mut Line, given: &Given, kpack: &Command) -> bool {
+    let is_accepted = |words: &Vec<String>| words[0] != "kpack" || accepts(kpack, words);
+    if let Some(last) = line.last_mut().filter(|last| last[0] == "kpack") {
+        let plain = last.clone();
+        let path = command_of(&last[1..], kpack);
+        let command = path.last().copied().unwrap_or(kpack);
+        for option in &given.options {
+            let known = find(command, &option[0]).or_else(|| find(kpack, &option[0]));
+            if known.is_some() && !last.contains(&option[0]) {
+                last.extend_from_slice(option);
+            }
+        }
+        if !is_accepted(last) {
+            *last = plain;
+        }
+    }
+    line.iter().all(is_accepted)
+}
+
+/// Whether kpack runs this, or prints help.
+pub(super) fn accepts(kpack: &Command, words: &[String]) -> bool {
+    let parsed = kpack.clone().try_get_matches_from(words);
+    parsed.map_or_else(|error| !error.use_stderr(), |_| true)
+}
+
+struct Planner<'a> {
+    given: &'a Given,
+    inputs: Vec<Input>,
+    targets: Vec<String>,
+    /// The commands that make the inputs.
+    before: Line,
+}
+
+impl Planner<'_> {
+    fn plan(mut self) -> Plan {
+        use Intent::{Build, Cmake, Doctor, Embed, Explain, Extract, Gpus, Install, Join, List};
+        use Intent::{Pack, Remove, Report, Show, Split, Stage, Trim, Verify, Version};
+        let given = self.given;
+        let mut intent = given.intent.unwrap_or(Show);
+        if let Some(text) = self.error_text() {
+            let mut plan = one(command!("kpack explain {}", &*text));
+            plan.lines.extend(if self.inputs.is_empty() { Vec::new() } else { self.doctor() });
+            return plan;
+        }
+        match intent {
+            _ if given.wants_help && given.intent.is_some() => {
+                return one(command!("kpack help {}", words::command(intent)));
+            }
+            Cmake => return cmake(),
+            Version => return one(command!("kpack --version")),
+            Split | Trim => {}
+            _ if given.only_says && intent.writes() => intent = Show,
+            _ => {}
+        }
+        self.unpack(intent);
+        if self.inputs.is_empty() && self.before.is_empty() {
+            if given.intent.is_none() && given.word.is_some() && given.targets.is_empty() {
+                return one(command!("kpack help"));
+            }
+            // The values of these options are inputs as well.
+            let is_value =
+                |option: &Vec<String>| option.get(1).is_some_and(|value| Path::new(value).exists());
+            if given.commands.first().is_some_and(|name| name == "artifact")
+                || given.options.iter().any(is_value)
+            {
+                return Plan::default();
+            }
+            let is_named = !(given.rest.is_empty() && given.inputs.is_empty());
+            // These would read everything in this directory.
+            let reads_all = match intent {
+                Extract | Pack | Stage => true,
+                Trim => given.targets.is_empty() || given.removes,
+                _ => false,
+            };
+            if is_named || reads_all {
+                let command = given.intent.map(words::command);
+                return command
+                    .map_or_else(Plan::default, |name| one(command!("kpack help {}", name)));
+            }
+            if !matches!(intent, Doctor | Gpus | Build) {
+                self.inputs.push(Input::at("."));
+            }
+        }
+        let is_wheel = given.intent.is_none() && given.commands.iter().any(|name| name == "wheel");
+        let lines = match intent {
+            _ if is_wheel => [self.split(), self.show("show")].concat(),
+            Build => self.build(),
+            Doctor => self.doctor(),
+            Embed if self.of(Kind::Code).is_empty() => self.join(),
+            Embed | Pack => self.pack(),
+            Extract => self.extract(),
+            Gpus if self.inputs.is_empty() => self.doctor(),
+            Install => self.install(),
+            Join => self.join(),
+            List => self.show("list"),
+            Remove | Trim => self.trim(),
+            Report => self.report(),
+            Show | Gpus if self.targets.is_empty() => self.show("show"),
+            // Whether there is code for a GPU.
+            Show | Gpus => [self.doctor(), self.show("show")].concat(),
+            Split => self.split(),
+            Stage => self.stage(),
+            Verify => self.verify(),
+            Cmake | Explain | Version => Vec::new(),
+        };
+        let lines = lines.into_iter().map(|line| [&self.before[..], &line].concat());
+        let instead = match intent {
+            Build => "kpack does not compile; the build tool does, before kpack",
+            Embed => {
+                "only a compiler puts code objects into binaries; kpack stores them in archives"
+            }
+            Install if self.of(Kind::Archive).is_empty() => {
+                "kpack installs nothing; `kpack doctor` prints the command that does"
+            }
+            _ => return Plan { instead: None, lines: lines.collect() },
+        };
+        Plan { instead: Some(instead.to_owned()), lines: lines.collect() }
+    }
+
+    /// The targets whose code is wanted: those that were named, or all others that are there.
+    fn targets(&self) -> Vec<String> {
+        let named = &self.given.targets;
+        if !self.given.removes {
+            return named.clone();
+        }
+        let is_exact = named.iter().any(|target| target.contains(':'));
+        let name = |target: String| match target.split_once(':') {
+            Some((processor, _)) if !is_exact => processor.to_owned(),
+            _ => target,
+        };
+        let there = BTreeSet::from_iter(self.there().into_iter().map(name));
+        there.into_iter().filter(|target| !named.contains(target)).collect()
+    }
+
+    /// The targets that there is code for.
+    fn there(&self) -> BTreeSet<String> {
+        self.inputs.iter().flat_map(|input| show::targets_of(input.path.as_ref())).collect()
+    }
+
+    /// What `kpack explain` explains.
+    fn error_text(&self) -> Option<String> {
+        let given = self.given;
+        let word = given.word.as_ref().filter(|_| given.intent.is_none());
+        let words = word.into_iter().chain(&given.rest).skip_while(|word| words::is_filler(word));
+        let text = Vec::from_iter(words.cloned()).join(" ");
+        let may_be = matches!(given.intent, Some(Intent::Explain | Intent::Doctor) | None);
+        (may_be && explain::knows(&text)).then_some(text)
+    }
+
+    /// Plans to unpack packages, and goes on with the directories.
+    fn unpack(&mut self, intent: Intent) {
+        for input in std::mem::take(&mut self.inputs) {
+            let path = &*input.path;
+            let directory = free(&stem(path));
+            let to = &*directory;
+            match input.kind {
+                Kind::Debian => self.before.push(command!("dpkg-deb -x {} {}", path, to)),
+                Kind::Rpm => self.before.extend([
+                    command!("mkdir {}", to),
+                    command!("rpm2cpio {} | cpio -idmD {}", path, to),
+                ]),
+                Kind::Zip => self.before.push(command!("unzip {} -d {}", path, to)),
+                Kind::Wheel if intent == Intent::Extract => {
+                    let to = self.given.output.as_deref().unwrap_or(to);
+                    self.before.push(command!("unzip {} -d {}", path, to));
+                    continue;
+                }
+                _ => {
+                    self.inputs.push(input);
+                    continue;
+                }
+            }
+            self.inputs.push(Input { path: directory, kind: Kind::Directory });
+        }
+    }
+
+    fn of(&self, kind: Kind) -> Vec<String> {
+        let inputs = self.inputs.iter().filter(|input| input.kind == kind);
+        inputs.map(|input| input.path.clone()).collect()
+    }
+
+    fn paths(&self) -> Vec<String> {
+        self.inputs.iter().map(|input| input.path.clone()).collect()
+    }
+
+    /// `--arch` with the targets, if some were named.
+    fn arch(&self) -> Vec<String> {
+        let targets = &self.targets;
+        if targets.is_empty() { Vec::new() } else { command!("--arch {}", &*targets.join(",")) }
+    }
+
+    fn dry_run(&self) -> Option<String> {
+        self.given.only_says.then(|| "--dry-run".to_owned())
+    }
+
+    /// The output, or else a new name.
+    fn output(&self, default: &str) -> Vec<String> {
+        vec![self.given.output.clone().unwrap_or_else(|| free(default))]
+    }
+
+    /// Where a copy of an input goes, if an output was named.
+    fn copy_of(&self, input: &Input) -> Option<String> {
+        let output = self.given.output.as_ref().filter(|_| !self.given.only_says)?;
+        if output.ends_with(".kpack") {
+            return None;
+        }
+        let name = Path::new(&input.path).file_name()?.to_string_lossy();
+        let directory = output.trim_end_matches('/');
+        let is_inside =
+            input.is_file() && (self.given.into_directory || Path::new(output).is_dir());
+        Some(if is_inside { format!("{directory}/{name}") } else { directory.to_owned() })
+    }
+
+    /// Where to work on an input: on a copy in the output, because the command replaces files.
+    fn place(&self, input: &Input, line: &mut Line) -> Vec<String> {
+        let path = &*input.path;
+        let Some(copy) = self.copy_of(input) else {
+            return path.words();
+        };
+        line.extend(directory_above(&copy));
+        let from = if Path::new(&copy).is_dir() { format!("{path}/.") } else { path.to_owned() };
+        let how = if input.is_file() && Path::new(path).is_symlink() { "-aL" } else { "-a" };
+        line.push(command!("cp {} {} {}", how, &*from, &*copy));
+        vec![copy]
+    }
+
+    fn show(&self, command: &str) -> Vec<Line> {
+        let wheels = self.of(Kind::Wheel);
+        if !wheels.is_empty() {
+            return lines(command!("kpack wheel show {}", wheels));
+        }
+        let command = if self.inputs.len() > 1 { "list" } else { command };
+        lines(command!("kpack {} {}", command, self.paths()))
+    }
+
+    fn extract(&self) -> Vec<Line> {
+        if self.inputs.is_empty() {
+            return vec![Line::new()];
+        }
+        let mut files = Vec::new();
+        for Input { path, kind } in &self.inputs {
+            match kind {
+                Kind::Packed => {
+                    let (path, output) = (&**path, self.output("unpacked"));
+                    let arch = self.arch();
+                    return lines(command!(
+                        "kpack artifact unpack {} --output-dir {} {}",
+                        path,
+                        output,
+                        arch
+                    ));
+                }
+                Kind::Directory => files.extend(files_in(path, |path| {
+                    SelectedCodeObjects::find(path, None, None).is_ok()
+                })),
+                _ => files.push(path.clone()),
+            }
+        }
+        let output = self.given.output.as_deref().unwrap_or("code").trim_end_matches('/');
+        let is_file = !self.given.into_directory
+            && !Path::new(output).is_dir()
+            && Path::new(output).extension().is_some();
+        let mut targets = Vec::from_iter(self.targets.iter().map(Some));
+        if targets.is_empty() {
+            targets.push(None);
+        }
+        let extract = |file: &String, target: Option<&String>| {
+            let parsed = target.and_then(|target| target.parse().ok());
+            let found = SelectedCodeObjects::find(Path::new(file), None, parsed.as_ref());
+            let is_one = found.is_ok_and(|found| found.selected().len() == 1);
+            let to = match is_file {
+                true if is_one => command!("--output {}", output),
+                true => command!("--output-dir {}", &*stem(output)),
+                false => command!("--output-dir {}", output),
+            };
+            let arch = target.map(|target| command!("--arch {}", &**target)).unwrap_or_default();
+            vec![command!("kpack extract {} {} {}", &**file, arch, to)]
+        };
+        let each = files.iter().flat_map(|file| targets.iter().map(move |target| (file, *target)));
+        each.map(|(file, target)| extract(file, target)).collect()
+    }
+
+    fn split(&self) -> Vec<Line> {
+        let given = self.given;
+        let wheels = self.of(Kind::Wheel);
+        if !wheels.is_empty() {
+            return match given.only_says {
+                true => self.show("show"),
+                false => lines(command!(
+                    "kpack wheel split {} --output-dir {}",
+                    wheels,
+                    self.output("split")
+                )),
+            };
+        }
+        let split = |input: &Input| {
+            let path = &*input.path;
+            let mut line = Line::new();
+            let output = || self.output("split");
+            let named = |name: String| given.module.clone().unwrap_or(name);
+            let module = || named(split::module_of(Path::new(path)));
+            let (arch, dry_run) = (self.arch(), self.dry_run());
+            let words = match input.kind {
+                Kind::Artifact => command!(
+                    "kpack artifact split --artifact-dir {} --artifact-prefix {} --output-dir {}",
+                    path,
+                    &*module(),
+                    output()
+                ),
+                Kind::Artifacts => {
+                    command!(
+                        "kpack artifact split --batch-artifact-parent-dir {} --output-dir {}",
+                        path,
+                        output()
+                    )
+                }
+                Kind::Object => {
+                    let module = named(default_module(stem(path).as_ref()));
+                    command!(
+                        "kpack object {} --module {} --output-dir {}",
+                        path,
+                        &*module,
+                        output()
+                    )
+                }
+                Kind::Archive | Kind::Code => command!("kpack list {}", path),
+                Kind::Binary => {
+                    let module = given
+                        .module
+                        .as_deref()
+                        .map(|name| command!("--module {}", name))
+                        .unwrap_or_default();
+                    command!(
+                        "kpack split {} {} {} {}",
+                        self.place(input, &mut line),
+                        module,
+                        arch,
+                        dry_run
+                    )
+                }
+                _ => {
+                    let prefix = self.place(input, &mut line);
+                    command!(
+                        "kpack split --prefix {} --module {} --all {} {}",
+                        prefix,
+                        &*module(),
+                        arch,
+                        dry_run
+                    )
+                }
+            };
+            line.push(words);
+            line
+        };
+        self.inputs.iter().map(split).collect()
+    }
+
+    fn pack(&self) -> Vec<Line> {
+        let given = self.given;
+        if let [artifacts] = &self.of(Kind::Artifacts)[..] {
+            let output = self.output("packed");
+            return lines(command!("kpack artifact pack {} --output-dir {}", &**artifacts, output));
+        }
+        let mut by_target: BTreeMap<String, Vec<String>> = BTreeMap::new();
+        for path in self.of(Kind::Code) {
+            let own = show::targets_of(Path::new(&path)).into_iter().next();
+            if let Some(target) = self.targets.first().cloned().or(own) {
+                by_target.entry(target).or_default().push(path);
+            }
+        }
+        if by_target.is_empty() {
+            return self.split();
+        }
+        let is_one = by_target.len() == 1;
+        let create = |(target, files): (String, Vec<String>)| {
+            let archive = match &given.output {
+                Some(output) if is_one && output.ends_with(".kpack") => output.clone(),
+                output => format!(
+                    "{}_{target}.kpack",
+                    output.as_deref().map_or("kernels".to_owned(), stem)
+                ),
+            };
+            vec![command!("kpack create {} --arch {} {}", &*archive, &*target, files)]
+        };
+        by_target.into_iter().map(create).collect()
+    }
+
+    fn join(&self) -> Vec<Line> {
+        let targets = match &self.targets[..] {
+            [] => "all".to_owned(),
+            targets => targets.join(","),
+        };
+        let arch = &*targets;
+        let (archives, others): (Vec<_>, Vec<_>) =
+            self.inputs.iter().partition(|input| input.kind == Kind::Archive);
+        if others.is_empty() {
+            let prefixes = archives.iter().map(|archive| prefix_of(Path::new(&archive.path)));
+            let join =
+                |prefix: String| vec![command!("kpack join --prefix {} --arch {}", &*prefix, arch)];
+            return BTreeSet::from_iter(prefixes).into_iter().map(join).collect();
+        }
+        let join = |input: &Input| {
+            let mut line = Line::new();
+            let path = &*input.path;
+            match (input.kind, self.copy_of(input)) {
+                (Kind::Wheel, _) => return self.show("show").remove(0),
+                (Kind::Binary, Some(output)) => {
+                    line.extend(directory_above(&output));
+                    line.push(command!(
+                        "kpack join --arch {} {} --output {}",
+                        arch,
+                        path,
+                        &*output
+                    ));
+                }
+                (Kind::Binary, None) => line.push(command!("kpack join --arch {} {}", arch, path)),
+                _ => {
+                    let prefix = self.place(input, &mut line);
+                    line.push(command!("kpack join --prefix {} --arch {}", prefix, arch));
+                }
+            }
+            line
+        };
+        others.into_iter().map(join).collect()
+    }
+
+    fn trim(&self) -> Vec<Line> {
+        if !self.of(Kind::Wheel).is_empty() {
+            return self.split();
+        }
+        if !self.targets.is_empty() {
+            let mut line = Line::new();
+            let places = self.inputs.iter().flat_map(|input| self.place(input, &mut line));
+            let (places, arch) = (Vec::from_iter(places), self.arch());
+            line.push(command!("kpack trim {} {} {}", arch, places, self.dry_run()));
+            return vec![line];
+        }
+        let is_seen = agents().is_some_and(|gpus| !gpus.is_empty());
+        let example = if is_seen { Some("native".to_owned()) } else { self.there().pop_first() };
+        match example.filter(|_| !self.given.removes) {
+            Some(target) => {
+                let trim = command!("kpack trim --arch {} {} --dry-run", &*target, self.paths());
+                [self.split(), lines(trim)].concat()
+            }
+            None => self.show("show"),
+        }
+    }
+
+    fn verify(&self) -> Vec<Line> {
+        let wheels = self.of(Kind::Wheel);
+        let command = if wheels.is_empty() { "verify".words() } else { command!("wheel verify") };
+        let mut paths = if wheels.is_empty() { self.paths() } else { wheels };
+        let mut against = self.given.against.clone();
+        if let ([first, second], None) = (&paths[..], &against)
+            && self.of(Kind::Archive).is_empty()
+        {
+            against = Some(first.clone());
+            paths = vec![second.clone()];
+        }
+        if let ([path], Some(original)) = (&mut paths[..], &mut against)
+            && is_split(original.as_ref())
+            && !is_split(path.as_ref())
+        {
+            std::mem::swap(path, original);
+        }
+        let against = against.map(|original| command!("--against {}", &*original));
+        lines(command!(
+            "kpack {} {} {} {}",
+            command,
+            paths,
+            against.unwrap_or_default(),
+            self.arch()
+        ))
+    }
+
+    fn report(&self) -> Vec<Line> {
+        if !self.inputs.iter().all(|input| input.kind.is_tree()) {
+            return self.show("show");
+        }
+        let before = self.given.against.as_ref().map(|before| command!("--before {}", &**before));
+        lines(command!("kpack report {} {}", self.paths(), before.unwrap_or_default()))
+    }
+
+    fn doctor(&self) -> Vec<Line> {
+        if !self.of(Kind::Wheel).is_empty() {
+            return self.show("show");
+        }
+        if !self.of(Kind::Archive).is_empty() {
+            return self.verify();
+        }
+        lines(command!("kpack doctor {} {}", self.paths(), self.arch()))
+    }
+
+    fn stage(&self) -> Vec<Line> {
+        let mut programs = self.of(Kind::Binary);
+        for directory in self.of(Kind::Directory) {
+            let is_program =
+                |path: &Path| path.extension().is_none() && Kind::of(path) == Kind::Binary;
+            programs.extend(files_in(&directory, is_program));
+        }
+        if programs.is_empty() {
+            return self.show("show");
+        }
+        lines(command!(
+            "kpack stage {} --output-dir {} {}",
+            programs,
+            self.output("dist"),
+            self.arch()
+        ))
+    }
+
+    fn build(&self) -> Vec<Line> {
+        if Path::new("Cargo.toml").is_file() {
+            let output = self.output("dist");
+            return lines(command!(
+                "cargo build --release --message-format=json-render-diagnostics | kpack stage --output-dir {}",
+                output
+            ));
+        }
+        if self.inputs.is_empty() { lines(command!("kpack show .")) } else { self.split() }
+    }
+
+    /// Finds the command that installs code, or copies an archive to where it belongs.
+    fn install(&self) -> Vec<Line> {
+        let ([archive], [tree]) = (&self.of(Kind::Archive)[..], &self.of(Kind::Directory)[..])
+        else {
+            return self.doctor();
+        };
+        let read = inspect::inspect(archive.as_ref()).map(|file| file.content);
+        let Ok(Content::Archive(read)) = read else {
+            return self.doctor();
+        };
+        let mut all = walk(tree.as_ref()).into_iter().filter_map(Result::ok);
+        let place = all.find(|entry| entry.file_name() == ".kpack");
+        let (Some(place), Some(end)) = (place, archive_ends(&read.target).next()) else {
+            return self.doctor();
+        };
+        let to = place.path().join(format!("{}{end}", read.group_name));
+        let copy = command!("cp {} {}", &**archive, &*to.to_string_lossy());
+        vec![vec![copy, command!("kpack verify {} --arch {}", &**tree, &*read.target)]]
+    }
+}
+
+fn lines(words: Vec<String>) -> Vec<Line> {
+    vec![vec![words]]
+}
+
+fn one(words: Vec<String>) -> Plan {
+    Plan { instead: None, lines: lines(words) }
+}
+
+/// Where CMake finds kpack.
+fn cmake() -> Plan {
+    let program = current_exe().ok();
+    let prefix = program.as_deref().and_then(|program| program.ancestors().nth(2));
+    let prefix = prefix.filter(|prefix| prefix.join("lib/cmake/Kpack").is_dir());
+    let Some(prefix) = prefix.map(Path::to_string_lossy) else {
+        let text =
+            "CMake finds kpack in the prefix with lib/cmake/Kpack, but this kpack is not in one";
+        return Plan { instead: Some(text.to_owned()), lines: Vec::new() };
+    };
+    let instead =
+        format!("CMake finds kpack (`find_package(Kpack)`) if CMAKE_PREFIX_PATH contains {prefix}");
+    let configure = command!("cmake -B build {}", &*format!("-DCMAKE_PREFIX_PATH={prefix}"));
+    let has_project = Path::new("CMakeLists.txt").is_file();
+    Plan { instead: Some(instead), lines: if has_project { lines(configure) } else { Vec::new() } }
+}
+
+/// The name of a file without what follows the last dot.
+fn stem(path: &str) -> String {
+    Path::new(path).file_stem().unwrap_or_default().to_string_lossy().into_owned()
+}
+
+/// A name that nothing has here.
+fn free(name: &str) -> String {
+    let numbered = (2..).map(|number| format!("{name}-{number}"));
+    let mut names = [name.to_owned()].into_iter().chain(numbered);
+    names.find(|name| !Path::new(name).exists()).unwrap_or_default()
+}
+
+/// The command that makes the directory of a file, if it is not there.
+fn directory_above(file: &str) -> Option<Vec<String>> {
+    let above = Path::new(file).parent().filter(|above| !above.as_os_str().is_empty())?;
+    (!above.exists()).then(|| command!("mkdir -p {}", &*above.to_string_lossy()))
+}
+
+/// The prefix whose directory `.kpack` or `lib/.kpack` an archive is in.
+fn prefix_of(archive: &Path) -> String {
+    let above = archive.ancestors().skip(2).find(|above| !above.ends_with("lib"));
+    let prefix = above.filter(|above| !above.as_os_str().is_empty()).unwrap_or(Path::new("."));
+    prefix.to_string_lossy().into_owned()
+}
+
+fn files_in(directory: &str, is_wanted: impl Fn(&Path) -> bool) -> Vec<String> {
+    let all = walk(directory.as_ref()).into_iter().filter_map(Result::ok);
+    let wanted = all.filter(|entry| entry.file_type().is_file() && is_wanted(entry.path()));
+    wanted.map(|entry| entry.path().to_string_lossy().into_owned()).collect()
+}
+
+/// Whether a binary is split, or one in a directory probably is.
+fn is_split(path: &Path) -> bool {
+    if path.is_dir() {
+        let mut all = walk(path).into_iter().filter_map(Result::ok);
+        return all.any(|entry| entry.file_name() == ".kpack");
+    }
+    inspect::inspect(path).is_ok_and(|file| matches!(file.content, Content::SplitBinary(_)))
+}

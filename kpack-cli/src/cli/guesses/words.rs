@@ -1,0 +1,163 @@
+//! The words with which people say what they want: kpack's own, and those of other tools.
+
+/// What somebody wants.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Intent {
+    Build,
+    Cmake,
+    Doctor,
+    Embed,
+    Explain,
+    Extract,
+    Gpus,
+    Install,
+    Join,
+    List,
+    Pack,
+    Remove,
+    Report,
+    Show,
+    Split,
+    Stage,
+    Trim,
+    Verify,
+    Version,
+}
+
+impl Intent {
+    /// Whether its command writes, so that a last path may be where to.
+    pub(super) fn writes(self) -> bool {
+        use Intent::{Extract, Join, Pack, Split, Stage, Trim};
+        matches!(self, Extract | Join | Pack | Split | Stage | Trim)
+    }
+
+    /// Whether an option of this name says more than the command before it.
+    pub(super) fn replaces(self) -> bool {
+        use Intent::{Doctor, Extract, Join, List, Show, Split, Trim};
+        matches!(self, Doctor | Extract | Join | List | Show | Split | Trim)
+    }
+}
+
+/// Verbs, also written as options, and nouns that stand for one. The first is the command whose help answers.
+#[rustfmt::skip]
+const VERBS: &[(Intent, &str)] = &[
+    (Intent::Show, "show is i info inspect describe describes detail details identify file view cat display dump status print \
+        examine analyze analyse probe query read open see look peek readelf objdump readobj has supports support contains meta \
+        metadata header headers find search scan tell which is-split has-code"),
+    (Intent::List, "list l ls ll t tf tvf kernel kernels code nm symbols contents content toc index members entries files enumerate"),
+    (Intent::Extract, "extract x xf xvf get unpack unbundle unarchive unzip untar export pull dump-code carve decompress save \
+        objcopy fetch-code read-code"),
+    (Intent::Split, "split separate externalize externalise detach offload outline divide break chop unlink extract-code strip-code \
+        strip-gpu move move-code repair convert process transform partition compress kpack splice unmerge apply"),
+    (Intent::Join, "join merge combine recombine reassemble assemble fuse glue undo unsplit restore revert rejoin unite inline \
+        reattach attach rollback reverse back putback put-back put-code-back return concat unkpack reset recover"),
+    (Intent::Trim, "trim strip thin slim slimify shrink prune keep filter only select-arch reduce minimize minimise minify optimize \
+        optimise lipo debloat cut limit restrict retain tidy"),
+    (Intent::Remove, "trim remove rm drop delete del exclude discard purge erase without uninstall"),
+    (Intent::Verify, "verify check validate test lint diff cmp compare audit fsck integrity checksum sanity confirm prove ensure \
+        verify-arch selftest doublecheck same equal"),
+    (Intent::Report, "report du df size sizes stat stats statistics measure weigh breakdown summary summarize treemap"),
+    (Intent::Doctor, "doctor diagnose diagnostics diag why fix debug troubleshoot health healthcheck ldd env environment \
+        diagnosis system problem problems works loads run check-gpu check-gpus gpu-check test-gpu"),
+    (Intent::Gpus, "doctor arch archs arches architecture architectures gpu gpus gfx target targets device devices rocminfo detect \
+        list-gpus list-devices show-gpus"),
+    (Intent::Explain, "explain error errors what meaning code-of lookup perror strerror reason"),
+    (Intent::Stage, "stage copy cp deploy bundle ship dist distribute collect gather release publish portable appimage vendor relocate"),
+    (Intent::Pack, "create pack package archive c cf cvf ar new zip tar make-archive mkarchive create-archive"),
+    (Intent::Embed, "create embed insert inject attach include append put import"),
+    (Intent::Build, "split build b compile make cargo hipcc clang configure link generate init"),
+    (Intent::Cmake, "split cmake cmakedir pkg-config pkgconfig find-package"),
+    (Intent::Install, "doctor install add fetch download update upgrade sync require provide"),
+    (Intent::Version, "show version ver about"),
+];
+
+/// What an option's value is, by its name.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Role {
+    Against,
+    Input,
+    Module,
+    Output,
+    Removed,
+    Targets,
+}
+
+#[rustfmt::skip]
+const ROLES: &[(Role, &str)] = &[
+    (Role::Against, "against original orig reference ref baseline before compare compare-to compare-with expected with fat unsplit-original"),
+    (Role::Input, "i in input inputs input-file input-dir file f path p prefix src source-dir root-dir tree binary lib library exe \
+        wheel program app from-dir directory dir"),
+    (Role::Module, "module name m project"),
+    (Role::Output, "o out output outfile outdir out-file out-dir output-file output-dir output-directory out-directory d dest \
+        destination dst w wheel-dir wheelhouse to into target-dir save save-to save-as write write-to to-dir install-dir dist-dir"),
+    (Role::Removed, "remove rm drop exclude delete without except not remove-arch remove-gpu drop-arch exclude-arch"),
+    (Role::Targets, "a g t arch archs arches architecture architectures gpu gpus gpu-target gpu-targets gpu-arch gpu-archs target \
+        targets offload-arch offload-archs amdgpu-target amdgpu-targets gfx gfx-arch keep keep-arch keep-only only for device devices \
+        processor thin select rocm-arch pytorch-rocm-arch extract"),
+];
+
+/// What an option without a value asks for, besides what the command has.
+pub(super) const DRY_RUN: &[&str] = &[
+    "dry-run",
+    "dryrun",
+    "simulate",
+    "just-print",
+    "no-act",
+    "noop",
+    "what-if",
+    "whatif",
+    "pretend",
+];
+
+/// Words that say nothing here: the inputs say it already.
+#[rustfmt::skip]
+const FILLERS: &[&str] = &[
+    "a", "an", "all", "and", "archives", "artifacts", "as", "binary", "can", "do", "does", "for", "from", "in", "into", "is", "it",
+    "libraries", "library", "me", "my", "of", "on", "please", "program", "rocm", "the", "there", "this", "to", "wheels", "whl", "with",
+];
+
+/// What a word or the name of an option asks for. Of a compound such as `list-targets`, the first part counts.
+pub(super) fn intent(word: &str) -> Option<Intent> {
+    let word = word.to_lowercase().replace('_', "-");
+    verb(&word).or_else(|| word.split('-').filter(|part| part.len() > 1).find_map(verb))
+}
+
+/// The command whose help answers.
+pub(super) fn command(intent: Intent) -> &'static str {
+    let row = VERBS.iter().find(|(own, _)| *own == intent);
+    row.and_then(|(_, words)| words.split(' ').next()).unwrap_or("show")
+}
+
+/// What exactly this word asks for.
+pub(super) fn verb(word: &str) -> Option<Intent> {
+    let holds = |(_, words): &&(Intent, &str)| words.split_whitespace().any(|known| known == word);
+    VERBS.iter().find(holds).map(|(intent, _)| *intent)
+}
+
+/// The verb that a word with one wrong, missing, additional or exchanged letter was meant to be.
+pub(super) fn misspelled(word: &str) -> Option<Intent> {
+    let is_near = |known: &&str| known.len() > 3 && is_near(word, known);
+    let mut verbs = VERBS.iter();
+    verbs.find_map(|(intent, words)| words.split_whitespace().find(is_near).map(|_| *intent))
+}
+
+pub(super) fn is_near(one: &str, other: &str) -> bool {
+    let (one, other) = (one.as_bytes(), other.as_bytes());
+    let start = one.iter().zip(other).take_while(|(a, b)| a == b).count();
+    let (one, other) = (&one[start..], &other[start..]);
+    let end = one.iter().rev().zip(other.iter().rev()).take_while(|(a, b)| a == b).count();
+    match (&one[..one.len() - end], &other[..other.len() - end]) {
+        ([], [_]) | ([_], [] | [_]) => true,
+        ([a, b], [c, d]) => a == d && b == c,
+        _ => false,
+    }
+}
+
+pub(super) fn role(name: &str) -> Option<Role> {
+    let holds = |(_, names): &&(Role, &str)| names.split_whitespace().any(|known| known == name);
+    ROLES.iter().find(holds).map(|(role, _)| *role)
+}
+
+pub(super) fn is_filler(word: &str) -> bool {
+    FILLERS.contains(&word.to_lowercase().as_str())
+}
