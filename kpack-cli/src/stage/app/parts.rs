@@ -3,12 +3,13 @@
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use kpack_core::finding::Finding;
 use kpack_core::publish::Directory;
 use kpack_core::{DebugInfo, Error, ids};
 use kpack_format::{Delivery, TargetId};
-use kpack_split::install::{InstallOptions, install_parsed};
+use kpack_split::install::{FileReport, InstallOptions, Outcome, install_parsed};
 use kpack_split::split::DebugFiles;
 use kpack_tree::{Class, Tree};
 
@@ -26,12 +27,25 @@ pub(super) fn split_binaries(
     debug_files: &DebugFiles,
 ) -> Result<Vec<Finding>, Error> {
     let mut findings = Vec::new();
+    let originals = staged.written.originals.iter();
+    let originals =
+        originals.map(|(path, original)| (staged.root.join(path), Arc::clone(&original.binary)));
+    let originals = BTreeMap::from_iter(originals);
     for (module, files) in &staged.plan.fat {
         let mut options = InstallOptions::new(staged.root, module, files);
         options.storage.debug = debug.clone();
-        let report = install_parsed(&options, &BTreeMap::new(), Some(debug_files), &());
+        let report = install_parsed(&options, &originals, Some(debug_files), &());
         let report = report.map_err(|error| error.with_path(|path| staged.origin(path)));
-        for mut finding in report.map_err(|error| staged.shown(error))?.findings {
+        let report = report.map_err(|error| staged.shown(error))?;
+        // The code of any other copy without code would be nowhere.
+        let lacks_code = |file: &&FileReport| {
+            let is_split = matches!(file.outcome, Outcome::Split { .. });
+            !is_split && staged.written.originals.contains_key(Path::new(&file.path))
+        };
+        if let Some(file) = report.files.iter().find(lacks_code) {
+            return Err(Error::changed(&staged.origin(&staged.root.join(&file.path))));
+        }
+        for mut finding in report.findings {
             finding.path = finding.path.map(|path| staged.place(&path));
             finding.text = staged.shown_text(&finding.text);
             if finding.id == ids::DEBUG_INFORMATION
