@@ -2,7 +2,8 @@
 
 use std::collections::BTreeSet;
 use std::fs::File;
-use std::io::BufReader;
+use std::io::Read;
+use std::ops::Range;
 use std::path::{Path, PathBuf};
 
 use super::build_paths;
@@ -14,7 +15,7 @@ use kpack_core::report::Report;
 use kpack_core::staging::workspaces;
 use kpack_core::{Error, ids};
 use kpack_format::names::is_archive;
-use kpack_split::input::{open_archive, walk, walk_error};
+use kpack_split::input::{LinkedBinary, RangeReader, open_archive, walk, walk_error};
 
 /// Name of a file that Cargo creates in every target directory.
 pub(super) const TARGET_DIRECTORY: &str = "CACHEDIR.TAG";
@@ -113,7 +114,26 @@ impl BuildDirectories {
     /// Describes a build path in a file, if any.
     pub(super) fn in_file(&self, path: &Path) -> Result<Option<String>, Error> {
         let file = File::open(path).map_err(|e| Error::io(path, "open", e))?;
-        let place = build_paths::find(BufReader::new(file), &self.own, &self.fetched)
+        self.in_bytes(path, file)
+    }
+
+    /// Describes a build path in some parts of a binary, if any.
+    pub(super) fn in_parts(
+        &self,
+        binary: &LinkedBinary,
+        parts: &[Range<u64>],
+    ) -> Result<Option<String>, Error> {
+        for part in parts {
+            let bytes = RangeReader::new(binary.image.source(), part.clone());
+            if let Some(text) = self.in_bytes(&binary.path, bytes)? {
+                return Ok(Some(text));
+            }
+        }
+        Ok(None)
+    }
+
+    fn in_bytes(&self, path: &Path, bytes: impl Read) -> Result<Option<String>, Error> {
+        let place = build_paths::find(bytes, &self.own, &self.fetched)
             .map_err(|e| Error::io(path, "read", e))?;
         Ok(place.map(|place| {
             let place = place.display();

@@ -10,7 +10,7 @@ use insta::assert_snapshot;
 use kpack_core::Severity;
 use kpack_doctor::{Options, Scope, examine};
 use kpack_split::install::{InstallOptions, install};
-use kpack_tests::fixture::{FatLibrary, Kind, Storage, code, stub_library};
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, code, code_object, stub_library};
 use kpack_tests::process;
 use kpack_tests::require::tools;
 use kpack_tests::tree::{Tree, entries_below};
@@ -224,6 +224,32 @@ fn an_archive_with_code_of_two_binaries() {
         assert!(tree.path("dist").join(path).exists());
     }
     assert_eq!(split["host/lib/libvec.so"], from("lib/libvec.so"));
+}
+
+/// Given programs and libraries with much code and with run paths, then the parts have what `kpack split` makes of them in an
+/// application that is not in parts.
+#[test]
+fn the_parts_of_split_files() {
+    let tree = Tree::new();
+    let codes = || {
+        let code = |(gpu, byte)| (String::from(gpu), code_object(gpu, &[byte; 50_000]).unwrap());
+        ["gfx1100", "gfx942"].into_iter().zip(1..).map(code)
+    };
+    let library = FatLibrary::new().wrapper(Storage::Plain, codes());
+    let library = library.flag("-Wl,-soname,libvec.so");
+    library
+        .wrapper(Storage::Plain, [code("gfx942", "small")])
+        .build(&tree.path("app/lib/libvec.so"))
+        .unwrap();
+    let program = FatLibrary::new().kind(Kind::Pie).wrapper(Storage::Plain, codes());
+    let program = program.linked_with(tree.path("app/lib/libvec.so"), "$ORIGIN/../lib:/elsewhere");
+    program.build(&tree.path("app/bin/vec")).unwrap();
+    succeeds(&tree, &words("stage app/bin/vec --output-dir dist --split"));
+    succeeds(&tree, &words("stage app/bin/vec --output-dir whole"));
+    succeeds(&tree, &words("split --prefix whole --module vec bin/vec lib/libvec.so"));
+    let mut expected = entries_below(&tree.path("whole"));
+    expected.retain(|path, _| path != Path::new(".kpack-stage"));
+    assert_eq!(entries_below(&unpacked(&tree, &["host", "gfx1100", "gfx942"])), expected);
 }
 
 /// Given code with debug information, then that goes to another directory, as with `kpack split`, if nothing fails.

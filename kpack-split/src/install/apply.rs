@@ -14,7 +14,7 @@ use kpack_format::names::{Group, KernelName};
 use super::binary::InstallBinary;
 use super::options::{InstallOptions, Only};
 use super::plans::HostPlans;
-use crate::input::KpackPath;
+use crate::input::{KpackPath, open};
 use crate::publish::{Batch, Directory, KpackDir, StagedFile, Transaction, Update};
 use crate::report::Report;
 use crate::split::Presplit;
@@ -84,7 +84,11 @@ impl InstallRun<'_> {
             let Some(plan) = plans.get(path) else {
                 continue;
             };
-            let opened = binary.fat().map(|fat| fat.code.open()).transpose()?;
+            let opened = binary.fat().map(|fat| match fat.code.path == *path {
+                true => fat.code.open(),
+                false => open(path),
+            });
+            let opened = opened.transpose()?;
             let presplit = binary.presplit.as_ref().map(Presplit::file);
             let Some(old) = opened.as_ref().or(presplit) else {
                 continue;

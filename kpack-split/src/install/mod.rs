@@ -61,7 +61,8 @@ pub fn install(options: &InstallOptions, progress: &dyn Progress) -> Result<Repo
 }
 
 /// As [`install`], without parsing the binaries that are `parsed`, by path without symbolic links. Leaves it to the
-/// caller to publish `debug_files`.
+/// caller to publish `debug_files`. If one was parsed at another path, its device code is read there, and the file in the
+/// prefix need not have that code.
 ///
 /// # Errors
 /// As [`install`].

@@ -1,11 +1,13 @@
 //! Writes the application into the hidden directory.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::ffi::OsStr;
 use std::fs::File;
 use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
 use std::io::{self, Write};
+use std::ops::Range;
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use kpack_artifact::removal;
 use kpack_core::files::open;
@@ -13,7 +15,8 @@ use kpack_core::finding::Finding;
 use kpack_core::platform::{MetadataExt, set_mode};
 use kpack_core::publish::{Directory, copy_range};
 use kpack_core::{Error, interrupt};
-use kpack_split::input::until_unchanged;
+use kpack_split::input::{ClosedBinary, LinkedBinary, until_unchanged};
+use kpack_split::split::{self, BinaryKind, Spirv};
 use kpack_split::trim::{self, Keep, Scratch, Trim};
 
 use super::plan::{Entry, Plan};
@@ -24,25 +27,50 @@ use crate::stage::output_dir::Prefix;
 pub(super) struct Written {
     /// The paths of programs and libraries in the output.
     pub(super) binaries: BTreeSet<PathBuf>,
+    /// By path in the output, the originals of copies without device code.
+    pub(super) originals: BTreeMap<PathBuf, Original>,
     /// What to say of files that keep their code.
     pub(super) findings: Vec<Finding>,
 }
+
+/// A file that was copied without its device code, which is yet to be split.
+#[derive(Debug)]
+pub(super) struct Original {
+    pub(super) binary: Arc<ClosedBinary>,
+    /// The code that the copy lacks.
+    pub(super) code: Vec<Range<u64>>,
+}
+
+/// How much of each bundle is copied all the same, so that a file without device code has bundles where it had them.
+const BUNDLE_HEAD: u64 = 4096;
 
 struct Writer<'a> {
     plan: &'a Plan,
     output: &'a Prefix,
     keep: Option<&'a Keep>,
+    /// The files that are copied without device code.
+    hollow: BTreeSet<&'a Path>,
     /// The directory of the last entry: they come in the order of their paths.
     last: Option<(PathBuf, Directory)>,
     written: Written,
 }
 
-/// Writes all of `plan`. With `keep`, the code for other GPUs goes.
+/// Writes all of `plan`. With `keep`, the code for other GPUs goes. If the application `is_split`, files get holes for code that
+/// the split reads from the originals, so that nothing copies it.
 ///
 /// # Errors
 /// [`Error::Io`]; [`Error::Refused`] for damaged files.
-pub(super) fn apply(plan: &Plan, output: &Prefix, keep: Option<&Keep>) -> Result<Written, Error> {
-    let mut writer = Writer { plan, output, keep, last: None, written: Written::default() };
+pub(super) fn apply(
+    plan: &Plan,
+    output: &Prefix,
+    keep: Option<&Keep>,
+    is_split: bool,
+) -> Result<Written, Error> {
+    let written = Written::default();
+    // What a trim leaves is not in the original.
+    let hollow = plan.fat.values().flatten().filter(|_| is_split && keep.is_none());
+    let hollow = hollow.map(PathBuf::as_path).collect();
+    let mut writer = Writer { plan, output, keep, hollow, last: None, written };
     for (path, entry) in &plan.entries {
         writer.entry(path, entry)?;
     }
@@ -88,6 +116,7 @@ impl Writer<'_> {
         until_unchanged(|| {
             let input = open(from)?;
             let trimmed = self.trimmed(from, &input)?;
+            let original = self.original(path, from, &input)?;
             let (directory, name) = self.place(path)?;
             // Another attempt may have begun it.
             directory.remove_tree(name)?;
@@ -107,12 +136,20 @@ impl Writer<'_> {
                 }
                 None => {
                     let size = input.metadata().map_err(not_copied)?.len();
-                    copy_range(&input, &output, 0..size, 0).map_err(not_copied)?;
+                    let holes = original.as_ref().map_or(&[][..], |original| &original.code);
+                    let ends = holes.iter().map(|hole| hole.start).chain([size]);
+                    let starts = [0].into_iter().chain(holes.iter().map(|hole| hole.end));
+                    for (start, end) in starts.zip(ends).filter(|(start, end)| start < end) {
+                        copy_range(&input, &output, start..end, start).map_err(not_copied)?;
+                    }
+                    output.set_len(size).map_err(failed)?;
                 }
             }
             let mode = input.metadata().map_err(failed)?.mode();
             let mode = if mode & 0o111 == 0 { 0o644 } else { 0o755 };
-            set_mode(&output, mode).map_err(failed)
+            set_mode(&output, mode).map_err(failed)?;
+            self.written.originals.extend(original.map(|original| (path.to_owned(), original)));
+            Ok(())
         })
     }
 
@@ -131,6 +168,22 @@ impl Writer<'_> {
             }
             Trim::Nothing(_) | Trim::Done => None,
         })
+    }
+
+    /// What a copy lacks, if all of the file's code is moved.
+    fn original(&self, path: &Path, from: &Path, input: &File) -> Result<Option<Original>, Error> {
+        if !self.hollow.contains(path) {
+            return Ok(None);
+        }
+        let file = input.try_clone().map_err(|error| Error::io(from, "read", error))?;
+        let linked = LinkedBinary::read(from, file)?;
+        let binary = Arc::new(linked.close()?);
+        let BinaryKind::Fat(fat, _) = split::of(linked, Some(Spirv::default()))? else {
+            return Ok(None);
+        };
+        let code = fat.code.ranges().map(|bundle| bundle.start + BUNDLE_HEAD..bundle.end);
+        let code = code.filter(|code| !code.is_empty()).collect();
+        Ok(fat.code.kept().is_empty().then_some(Original { binary, code }))
     }
 
     /// Writes a manifest without archives that are not staged.

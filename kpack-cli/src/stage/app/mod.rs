@@ -139,7 +139,7 @@ pub fn stage_application(options: &Options, app: &AppOptions) -> Result<Applicat
     is_apart(&plan, &path)?;
     let output = OutputDir::begin(&options.output_dir)?;
     let prefix = output.prefix(app.split)?;
-    let written = apply::apply(&plan, &prefix, keep)?;
+    let written = apply::apply(&plan, &prefix, keep, app.split)?;
     // Programs are known by their real paths.
     let hidden = prefix.hidden.canonicalize();
     let root = hidden.map_err(|error| Error::io(&prefix.path, "find", error))?;
@@ -154,7 +154,7 @@ pub fn stage_application(options: &Options, app: &AppOptions) -> Result<Applicat
     let roots = staged.settle()?;
     let mut findings = facts.findings.clone();
     let shown = |error| staged.shown(error);
-    findings.extend(build_paths(&facts, &plan, options, &prefix).map_err(shown)?);
+    findings.extend(build_paths(&facts, &staged, options, &prefix).map_err(shown)?);
     findings.extend(written.findings.iter().cloned());
     let debug_files = DebugFiles::new(&options.debug, true);
     let mut of_split = BTreeSet::new();
@@ -261,19 +261,23 @@ fn is_apart(plan: &Plan, output: &Path) -> Result<(), Error> {
 /// Looks for paths of builds in the programs and libraries that these made.
 fn build_paths(
     facts: &collect::Facts,
-    plan: &Plan,
+    staged: &Staged<'_>,
     options: &Options,
     output: &Prefix,
 ) -> Result<Vec<Finding>, Error> {
     let places = build_tree::directories(facts)?;
     let mut findings = Vec::new();
-    let own = plan.entries.iter().filter(|(_, entry)| match entry {
+    let own = staged.plan.entries.iter().filter(|(_, entry)| match entry {
         Entry::Binary(from) => places.iter().any(|place| from.starts_with(place)),
         _ => false,
     });
     let directories = BuildDirectories::new(places.clone());
     for (path, _) in own {
-        let Some(text) = directories.in_file(&output.hidden.join(path))? else {
+        let mut text = directories.in_file(&output.hidden.join(path))?;
+        if let (None, Some(original)) = (&text, staged.written.originals.get(path)) {
+            text = directories.in_parts(&original.binary.open()?, &original.code)?;
+        }
+        let Some(text) = text else {
             continue;
         };
         let shown = output.path.join(path);

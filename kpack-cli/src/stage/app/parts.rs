@@ -3,6 +3,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
+use std::sync::Arc;
 
 use kpack_core::finding::Finding;
 use kpack_core::publish::Directory;
@@ -10,7 +11,7 @@ use kpack_core::words::list_some;
 use kpack_core::{DebugInfo, Error, Severity, ids};
 use kpack_format::names::Group;
 use kpack_format::{Delivery, TargetId};
-use kpack_split::install::{InstallOptions, install_parsed};
+use kpack_split::install::{FileReport, InstallOptions, Outcome, install_parsed};
 use kpack_split::split::DebugFiles;
 use kpack_tree::{Class, Tree};
 
@@ -30,16 +31,28 @@ pub(super) fn split_binaries(
     debug_files: &DebugFiles,
 ) -> Result<(Vec<Finding>, BTreeSet<PathBuf>), Error> {
     let (mut findings, mut written) = (Vec::new(), BTreeSet::new());
+    let originals = staged.written.originals.iter();
+    let originals =
+        originals.map(|(path, original)| (staged.root.join(path), Arc::clone(&original.binary)));
+    let originals = BTreeMap::from_iter(originals);
     for (module, files) in &staged.plan.fat {
         let mut options = InstallOptions::new(staged.root, module, files);
         options.storage.debug = debug.clone();
-        let report = install_parsed(&options, &BTreeMap::new(), Some(debug_files), &());
+        let report = install_parsed(&options, &originals, Some(debug_files), &());
         let report = report.map_err(|error| error.with_path(|path| staged.origin(path)));
         let report = report.map_err(|error| staged.shown(error))?;
         let manifest = Group::new(module, &options.component).manifest();
         for archive in report.archives.iter().filter(|archive| archive.changed) {
             let path = archive.path.strip_prefix(staged.root).unwrap_or(&archive.path);
             written.extend([path.to_owned(), path.with_file_name(&manifest)]);
+        }
+        // The code of any other copy without code would be nowhere.
+        let lacks_code = |file: &&FileReport| {
+            let is_split = matches!(file.outcome, Outcome::Split { .. });
+            !is_split && staged.written.originals.contains_key(Path::new(&file.path))
+        };
+        if let Some(file) = report.files.iter().find(lacks_code) {
+            return Err(Error::changed(&staged.origin(&staged.root.join(&file.path))));
         }
         for mut finding in report.findings {
             finding.path = finding.path.map(|path| staged.place(&path));
