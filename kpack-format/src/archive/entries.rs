@@ -224,6 +224,8 @@ impl<'de> Visitor<'de> for TargetsIn<'_, '_> {
         while let Some(target) = map.next_key_seed(TEXT)? {
             entries.push((target, map.next_value_seed(EntryIn(self.input))?));
         }
+        // The list has grown to up to twice its size, and it stays as long as the archive is open.
+        entries.shrink_to_fit();
         entries.sort_unstable_by(|(a, _), (b, _)| a.cmp(b));
         if entries.windows(2).any(|two| two[0].0 == two[1].0) {
             return Err(Error::custom("a kernel has one target twice"));

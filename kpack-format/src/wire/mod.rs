@@ -23,8 +23,8 @@ use failure::{Failure, Refusal};
 use source::{Node, Part};
 
 pub(crate) use values::{
-    Digest, ListOf, MapOf, Record, TEXT, TextAs, TextIn, TextOrOther, field, number, record,
-    required,
+    Digest, ListOf, MapOf, PairsOf, Record, TEXT, TextAs, TextIn, TextOrOther, field, number,
+    record, required,
 };
 
 /// How deep values may be nested. The formats need five levels; values of unknown keys may need more.

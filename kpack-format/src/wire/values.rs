@@ -13,7 +13,8 @@ use super::Input;
 
 /// A map with known keys, read entry by entry.
 pub(crate) trait Record<'de>: Sized {
-    /// Its keys. The values of others are skipped.
+    /// Its keys. The values of others are skipped, however many there are: one value can hold as many bytes as they do,
+    /// and skipping it takes as long.
     const KEYS: &'static [&'static str];
 
     /// Reads the value of one of the keys.
@@ -311,12 +312,26 @@ impl<'de, S: DeserializeSeed<'de> + Copy> DeserializeSeed<'de> for MapOf<S> {
     type Value = BTreeMap<String, S::Value>;
 
     fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
+        let mut map = BTreeMap::new();
+        map.extend(PairsOf(self.0, self.1).deserialize(deserializer)?);
+        Ok(map)
+    }
+}
+
+/// As [`MapOf`], with the entries in the order of the file.
+#[derive(Clone, Copy)]
+pub(crate) struct PairsOf<S>(pub(crate) usize, pub(crate) S);
+
+impl<'de, S: DeserializeSeed<'de> + Copy> DeserializeSeed<'de> for PairsOf<S> {
+    type Value = Vec<(String, S::Value)>;
+
+    fn deserialize<D: Deserializer<'de>>(self, deserializer: D) -> Result<Self::Value, D::Error> {
         deserializer.deserialize_map(self)
     }
 }
 
-impl<'de, S: DeserializeSeed<'de> + Copy> Visitor<'de> for MapOf<S> {
-    type Value = BTreeMap<String, S::Value>;
+impl<'de, S: DeserializeSeed<'de> + Copy> Visitor<'de> for PairsOf<S> {
+    type Value = Vec<(String, S::Value)>;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self.0 {
@@ -330,10 +345,10 @@ impl<'de, S: DeserializeSeed<'de> + Copy> Visitor<'de> for MapOf<S> {
         if size > self.0 {
             return Err(Error::invalid_length(size, &self));
         }
-        let mut map = BTreeMap::new();
+        let mut pairs = Vec::new();
         while let Some(key) = entries.next_key_seed(TEXT)? {
-            map.insert(key, entries.next_value_seed(self.1)?);
+            pairs.push((key, entries.next_value_seed(self.1)?));
         }
-        Ok(map)
+        Ok(pairs)
     }
 }

@@ -145,6 +145,19 @@ fn metadata_is_written_as_it_was_read() {
     }
 }
 
+#[test]
+fn kernels_need_no_order_and_the_last_of_equal_names_counts() {
+    let blobs = b"\x82\xa5blobs\x92\x82\xa6offset\x40\xa4size\x02\x82\xa6offset\x42\xa4size\x02";
+    let kernel = |name: &[u8], ordinal: u8| {
+        [b"\xa3", name, b"\x81\xa7gfx1100\x81\xa7ordinal", &[ordinal]].concat()
+    };
+    let kernels = [kernel(b"b#0", 0), kernel(b"a#0", 1), kernel(b"b#0", 1)].concat();
+    let bytes = with_toc(&[&blobs[..], b"\xa3toc\x83", &kernels].concat());
+    let mut archive = Archive::open(Cursor::new(bytes)).unwrap();
+    assert!(archive.toc().kernels.keys().eq(["a#0", "b#0"]));
+    assert_eq!(archive.read("b#0", "gfx1100").unwrap(), b"de");
+}
+
 /// The files that other readers are asked about as well.
 #[test]
 fn conformance_vectors_are_written_as_they_were() {
