@@ -290,6 +290,7 @@ fn each_guess_does_what_it_means_or_prints_commands_that_do() {
         }
         answered += usize::from(all);
     }
+    assert!(!text.contains("\nfailed: "), "{text}");
     text += &format!("{answered} of {} answered\n", GUESSES.len());
     assert_snapshot!(text);
 }
