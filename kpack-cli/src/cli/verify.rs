@@ -111,7 +111,7 @@ fn not_compared(one: &Path, other: &Path, report: &VerifyReport) -> Option<Findi
     let words = ["kpack", "verify", &*split, "--against", &*unsplit];
     let command = shlex::try_join(words).ok()?;
     let text = format!("each PATH is verified by itself; to compare them, run `{command}`");
-    Some(Finding::general(Severity::Note, ids::NOTHING_SPLIT, text))
+    Some(Finding::general(Severity::Warning, ids::NOTHING_SPLIT, text))
 }
 
 /// Says why archives are missing where the parts of a staged application are beside each other.

@@ -97,6 +97,8 @@ impl Given {
             }
         }
         given.settle();
+        // kpack writes directories, which other programs pack.
+        given.output = given.output.map(|output| without_packing(&output).to_owned());
         given
     }
 
@@ -311,6 +313,12 @@ impl Given {
             self.output = self.inputs.pop().map(|input| input.path);
         }
     }
+}
+
+/// The name of a packed directory without what says how it is packed.
+fn without_packing(path: &str) -> &str {
+    const ENDS: &[&str] = &[".tar.gz", ".tar.xz", ".tar.zst", ".tgz", ".tar", ".zip"];
+    ENDS.iter().find_map(|end| path.strip_suffix(end)).unwrap_or(path)
 }
 
 impl Kind {

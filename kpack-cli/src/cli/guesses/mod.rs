@@ -45,6 +45,14 @@ pub(super) fn instead_of_misuse(
     arguments: &[OsString],
     kpack: &Command,
 ) -> Option<String> {
+    // The error says what is wrong with the value, and a command without the option would do something else. Only targets can be
+    // written in another way.
+    let option = error.get(ContextKind::InvalidArg);
+    let is_arch =
+        matches!(option, Some(ContextValue::String(option)) if option.starts_with("--arch"));
+    if matches!(error.kind(), Misuse::ValueValidation | Misuse::InvalidValue) && !is_arch {
+        return None;
+    }
     let given = Given::read(arguments, kpack);
     if let Some(text) = in_artifact(error, &given, arguments, kpack) {
         return Some(text);
@@ -151,9 +159,9 @@ pub(super) fn instead_of_error(
         _ => true,
     });
     let said = error.without_id();
-    let run = if said.contains("run `kpack") { "" } else { "; run" };
-    // The ID ends the line, as in other errors.
-    let text = with_id(&format!("{said}{run}"), error.id());
+    let run = if said.contains("run `kpack") { "" } else { "\n  instead, run:" };
+    // The ID ends the first line, as in other errors.
+    let text = format!("{}{run}", with_id(&said, error.id()));
     (!lines.is_empty()).then(|| with_lines(&text, &lines))
 }
 

@@ -89,7 +89,7 @@ fn add_options(line: &mut Line, given: &Given, kpack: &Command) -> bool {
         let command = path.last().copied().unwrap_or(kpack);
         for option in &given.options {
             let known = find(command, &option[0]).or_else(|| find(kpack, &option[0]));
-            if known.is_some() && !last.contains(&option[0]) {
+            if known.is_some() && !plain.contains(&option[0]) {
                 last.extend_from_slice(option);
             }
         }
@@ -155,12 +155,12 @@ impl Planner<'_> {
                 Trim => given.targets.is_empty() || given.removes,
                 _ => false,
             };
-            if is_named || reads_all {
+            if (is_named || reads_all) && intent != Intent::Install {
                 let command = given.intent.map(words::command);
                 return command
                     .map_or_else(Plan::default, |name| one(command!("kpack help {}", name)));
             }
-            if !matches!(intent, Doctor | Gpus | Build) {
+            if !matches!(intent, Doctor | Gpus | Build | Install) {
                 self.inputs.push(Input::at("."));
             }
         }
@@ -620,7 +620,7 @@ impl Planner<'_> {
         };
         let to = place.path().join(format!("{}{end}", read.group_name));
         let copy = command!("cp {} {}", &**archive, &*to.to_string_lossy());
-        vec![vec![copy, command!("kpack verify {} --arch {}", &**tree, &*read.target)]]
+        vec![vec![copy, command!("kpack verify {}", &**tree)]]
     }
 }
 
@@ -638,8 +638,7 @@ fn cmake() -> Plan {
     let prefix = program.as_deref().and_then(|program| program.ancestors().nth(2));
     let prefix = prefix.filter(|prefix| prefix.join("lib/cmake/Kpack").is_dir());
     let Some(prefix) = prefix.map(Path::to_string_lossy) else {
-        let text =
-            "CMake finds kpack in the prefix with lib/cmake/Kpack, but this kpack is not in one";
+        let text = "this kpack was installed without its CMake functions; docs/install.md says how to get them";
         return Plan { instead: Some(text.to_owned()), lines: Vec::new() };
     };
     let instead =
