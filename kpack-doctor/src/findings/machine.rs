@@ -117,7 +117,7 @@ fn of_no_gpu(machine: &Machine) -> Finding {
 /// What to do where a GPU of the machine is not in the container.
 fn of_container(machine: &Machine) -> &'static str {
     if machine.access.is_container {
-        "start the container with `--device /dev/kfd --device /dev/dri --group-add render`"
+        "start the container with `--device /dev/kfd --device /dev/dri --group-add $(stat -c %g /dev/kfd)`"
     } else {
         "load the driver amdgpu again, or give this container or sandbox /dev/kfd and /dev/dri"
     }

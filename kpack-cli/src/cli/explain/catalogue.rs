@@ -314,7 +314,7 @@ catalogue! {
         NO_DEVICE_ACCESS
             "Programs cannot use the machine's GPUs: `/dev/kfd` does not exist here, this user may not read and write it, or no GPU reaches this container."
             "Programs see no GPU at all, whatever is installed."
-            "Add the user to the group that owns `/dev/kfd` (`render` or `video`) and log in again, or start the container with `--device /dev/kfd --device /dev/dri --group-add render`."
+            "Add the user to the group that owns `/dev/kfd` (`render` or `video`) and log in again, or start the container with `--device /dev/kfd --device /dev/dri --group-add $(stat -c %g /dev/kfd)`."
 
         GPU_OVERRIDDEN
             "`HSA_OVERRIDE_GFX_VERSION` makes programs ask for the code of another GPU."
