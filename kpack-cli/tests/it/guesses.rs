@@ -5,7 +5,7 @@ use std::fs;
 use insta::assert_snapshot;
 use kpack_tests::fixture::{Kind, Wheel, add_and_mul, code};
 use kpack_tests::require;
-use kpack_tests::tree::Tree;
+use kpack_tests::tree::{Tree, entries_below};
 
 use crate::command::{Row, said_by, shell};
 
@@ -293,4 +293,71 @@ fn each_guess_does_what_it_means_or_prints_commands_that_do() {
     assert!(!text.contains("\nfailed: "), "{text}");
     text += &format!("{answered} of {} answered\n", GUESSES.len());
     assert_snapshot!(text);
+}
+
+/// What the engine may understand in another way than it is meant, or in part, where a command would remove, replace or drop
+/// something.
+const DANGEROUS: &[&str] = &[
+    "kpack trim --arch gfx1100 --dry-rnu libvec.so",
+    "kpack trim --arch gfx1100 --preview libvec.so",
+    "kpack split -n libvec.so --urn",
+    "kpack trim --keep gfx1100 --remove gfx90a libvec.so",
+    "kpack rm --keep gfx1100 libvec.so",
+    "kpack remove --except gfx1100 libvec.so",
+    "kpack trim --arch gfx1100,gfx94x libvec.so",
+    "kpack split libvec.so -o build/lib/libvec.so",
+    "kpack split rocm -o myapp",
+    "kpack split rocm -o rocm/sub",
+    "kpack split rocm -o /usr",
+    "kpack slim /usr --only gfx1100 --out new",
+    "kpack strip /usr",
+    "kpack trim libvec.so rocm --gpu gfx1100 -o both",
+    "kpack trim libvec.so build/lib/libvec.so --gpu gfx1100 -o new",
+    "kpack trim --gpu gfx1100",
+    "kpack split --frob",
+    "kpack dont-split libvec.so",
+    "kpack split -o new -- libvec.so",
+    "kpack trim --gpu gfx1100 libvec.so typo.so",
+    "kpack join --arch all libvec.so typo.so",
+    "kpack info libvec.so '|'",
+    "kpack slim \"$(printf 'a\\nb')\" libvec.so",
+];
+
+#[test]
+fn what_may_be_meant_in_another_way_gets_no_command_that_changes_something() {
+    if !require::tools(&["dpkg-deb", "unzip"]) {
+        return;
+    }
+    let tree = everything();
+    let mut wrong = String::new();
+    for guess in DANGEROUS {
+        let output = shell(&tree, guess).output().unwrap();
+        let stderr = String::from_utf8_lossy(&output.stderr).into_owned();
+        assert!(!output.status.success(), "{guess}");
+        for line in stderr.lines().filter_map(|line| line.strip_prefix("  ")) {
+            let reads = ["doctor", "help", "list", "report", "show", "verify", "wheel show"];
+            let reads = reads.iter().any(|read| line.starts_with(&format!("kpack {read}")));
+            if line.contains("cp -a") || line.starts_with("kpack ") && !reads {
+                wrong += &format!("{guess}: {line}\n");
+            }
+        }
+    }
+    assert_eq!(wrong, "");
+}
+
+/// Given a link to a tree, then a copy of the tree is trimmed, not the tree.
+#[test]
+fn what_a_link_leads_to_stays() {
+    if !require::tools(&["dpkg-deb", "unzip"]) {
+        return;
+    }
+    let tree = everything();
+    std::os::unix::fs::symlink("rocm", tree.path("link")).unwrap();
+    let output = shell(&tree, "kpack slim link --only gfx1100 --out new").output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    let line = stderr.lines().find_map(|line| line.strip_prefix("  ")).unwrap();
+    let before = entries_below(&tree.path("rocm"));
+    assert!(shell(&tree, line).status().unwrap().success(), "{line}");
+    assert_eq!(entries_below(&tree.path("rocm")), before, "{line}");
+    assert!(tree.path("new/lib/librocvec.so").exists(), "{line}");
 }

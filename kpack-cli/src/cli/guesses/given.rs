@@ -8,7 +8,7 @@ use kpack_core::files::{FileKind, identify};
 use kpack_format::unstable::spelling;
 use kpack_split::input::open;
 
-use super::words::{self, DRY_RUN, Intent, Role};
+use super::words::{self, DRY_RUN, HARMLESS, Intent, Role};
 
 /// A file or directory that is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -79,6 +79,10 @@ pub(super) struct Given {
     pub(super) wants_help: bool,
     /// Whether nothing is to change.
     pub(super) only_says: bool,
+    /// Whether some of it was not understood. A command that changes something may then do what nobody wants.
+    pub(super) is_doubtful: bool,
+    /// Whether an option says that its targets are to stay.
+    keeps: bool,
 }
 
 impl Given {
@@ -158,6 +162,10 @@ impl Given {
             None => (word, None),
         };
         let name = option.trim_start_matches('-').to_lowercase().replace('_', "-");
+        if HARMLESS.contains(&&*name) && find(self.command(kpack), option).is_none() {
+            self.unknown.push(option.to_owned());
+            return 0;
+        }
         let next = after.first().map(String::as_str).filter(|next| !next.starts_with('-'));
         let single = value.or(next);
         let taken = usize::from(value.is_none());
@@ -186,7 +194,7 @@ impl Given {
                 let of = |word: &str| match word {
                     "all" => Some(Vec::new()),
                     "native" => Some(vec![word.to_owned()]),
-                    word => targets(word).or_else(|| spelling::meant(word).map(|one| vec![one])),
+                    word => targets(word),
                 };
                 let mut values = 0;
                 let mut words = value.into_iter().chain(after.iter().map(String::as_str));
@@ -198,13 +206,18 @@ impl Given {
                     }
                 }
                 if values > 0 {
+                    // `remove --except gfx1100` keeps it.
+                    self.is_doubtful |= self.intent == Some(Intent::Remove)
+                        && ["except", "without", "not"].contains(&&*name);
                     self.removes |= role == Role::Removed;
+                    self.keeps |= name.starts_with("keep") || name.starts_with("only");
                     let chosen = words::intent(&name).filter(|intent| *intent == Intent::Extract);
                     self.intent = self.intent.or(chosen).or(Some(Intent::Trim)
                         .filter(|_| self.removes || words::intent(&name) == Some(Intent::Trim)));
                     return if value.is_some() { 0 } else { values };
                 }
                 // A value that is no target, where a target belongs.
+                self.is_doubtful = true;
                 if known.is_some_and(|known| known.get_possible_values().is_empty())
                     && !Path::new(single).exists()
                 {
@@ -259,6 +272,7 @@ impl Given {
             self.options.push(words);
             return usize::from(takes);
         }
+        self.is_doubtful = true;
         // The value of an option that nobody knows.
         let is_value = |next: &str| {
             !Path::new(next).exists() && targets(next).is_none() && words::intent(next).is_none()
@@ -273,6 +287,7 @@ impl Given {
             self.removes = true;
             self.intent = Some(Intent::Trim);
         }
+        self.is_doubtful |= self.removes && self.keeps;
         let has_prefix = self.prefix.is_some();
         if let Some(prefix) = self.prefix.take() {
             let inside = |word: &String| Path::new(&prefix).join(word).exists();
@@ -298,6 +313,11 @@ impl Given {
             return;
         }
         if let Some(path) = self.rest.pop() {
+            // It may also be one more input, with a wrong name.
+            let reads_files = self.inputs.iter().any(Input::is_file);
+            self.is_doubtful |= matches!(self.intent, Some(Intent::Trim | Intent::Join))
+                && reads_files
+                || !self.rest.is_empty();
             self.into_directory = path.ends_with('/');
             self.output = Some(path);
             self.skips_words = true;
@@ -308,7 +328,11 @@ impl Given {
         };
         let is_empty =
             || Path::new(&last.path).read_dir().is_ok_and(|mut all| all.next().is_none());
-        if last.kind == Kind::Directory && (first.kind != Kind::Directory || is_empty()) {
+        let takes_trees = matches!(self.intent, Some(Intent::Trim | Intent::Join)) && !is_empty();
+        if last.kind == Kind::Directory
+            && !takes_trees
+            && (first.kind != Kind::Directory || is_empty())
+        {
             self.into_directory = true;
             self.output = self.inputs.pop().map(|input| input.path);
         }
@@ -365,6 +389,8 @@ impl Kind {
 fn targets(word: &str) -> Option<Vec<String>> {
     let target = |name: &str| match spelling::read_target(name) {
         Ok(target) => Some(target.to_string()),
+        // One processor is not the family that it is in.
+        Err(_) if name.ends_with(['x', 'X']) => None,
         // Any number may be something else, such as an error's.
         Err(_) if name.bytes().all(|byte| byte.is_ascii_digit()) => None,
         Err(_) => spelling::meant(name),

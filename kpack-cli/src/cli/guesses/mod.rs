@@ -53,6 +53,9 @@ pub(super) fn instead_of_misuse(
     if matches!(error.kind(), Misuse::ValueValidation | Misuse::InvalidValue) && !is_arch {
         return None;
     }
+    if !may_be_printed(arguments) {
+        return None;
+    }
     let given = Given::read(arguments, kpack);
     if let Some(text) = in_artifact(error, &given, arguments, kpack) {
         return Some(text);
@@ -72,7 +75,9 @@ pub(super) fn instead_of_misuse(
         None => said.or_else(|| wrong(error, &given))?,
     };
     let is_missing = |word: &&String| {
-        given.inputs.is_empty() && !lines.iter().flatten().flatten().any(|own| own.contains(*word))
+        word.contains(['/', '.'])
+            && given.inputs.is_empty()
+            && !lines.iter().flatten().flatten().any(|own| own.contains(*word))
     };
     let missing = given.rest.iter().find(is_missing).filter(|_| given.intent.is_some());
     let wrong = match missing {
@@ -84,13 +89,24 @@ pub(super) fn instead_of_misuse(
             return Some(format!("{wrong}; `kpack help` lists them"));
         }
         let command = given.commands.join(" ");
-        return (!given.unknown.is_empty())
-            .then(|| format!("{wrong}; `kpack {command} --help` lists its options"));
+        let advice = match error.get(ContextKind::SuggestedArg) {
+            Some(ContextValue::String(similar)) => format!("did you mean {similar}?"),
+            _ => format!("`kpack {command} --help` lists its options"),
+        };
+        return (!given.unknown.is_empty()).then(|| format!("{wrong}; {advice}"));
     }
     let shows =
         given.intent.is_none() && lines[0][0].get(1).is_some_and(|command| command == "show");
     let help = if shows && given.word.is_some() { "; `kpack help` lists them" } else { "" };
     Some(with_lines(&format!("{wrong}{help}; run"), &lines))
+}
+
+/// Whether command lines can have these arguments: a shell must read them as they are, and after `--` nothing is a guess.
+fn may_be_printed(arguments: &[OsString]) -> bool {
+    arguments.iter().skip(1).all(|argument| {
+        let is_plain = |text: &str| !text.chars().any(char::is_control);
+        argument.to_str().is_some_and(is_plain) && argument != "--" && argument != PIPE
+    })
 }
 
 /// The same with the command whose name is nearly the word.
@@ -139,6 +155,9 @@ pub(super) fn instead_of_error(
 ) -> Option<String> {
     const IDS: &[Id] =
         &[ids::UNKNOWN_FILE, ids::NOT_A_FILE, ids::SEVERAL_SELECTED, ids::OUTPUT_IN_THE_WAY];
+    if !may_be_printed(arguments) {
+        return None;
+    }
     let given = Given::read(arguments, kpack);
     given.intent.filter(|intent| *intent != Intent::Explain && !given.inputs.is_empty())?;
     let is_missing = match error {
@@ -245,9 +264,11 @@ fn with_lines(text: &str, lines: &[Line]) -> String {
             let quoted = words.iter().map(|word| match &**word {
                 PIPE => word.clone(),
                 // A comma in targets is plain for every shell.
-                word if word
-                    .bytes()
-                    .all(|byte| byte.is_ascii_alphanumeric() || b"_./=:+,-".contains(&byte)) =>
+                word if !word.is_empty()
+                    && !word.starts_with('=')
+                    && word.bytes().all(|byte| {
+                        byte.is_ascii_alphanumeric() || b"_./=:+,-".contains(&byte)
+                    }) =>
                 {
                     word.to_owned()
                 }

@@ -28,6 +28,10 @@ pub(super) struct Plan {
 
 /// More lines than this help nobody.
 const MOST_LINES: usize = 3;
+/// More programs than this are not one application.
+const MOST_PROGRAMS: usize = 8;
+/// The most entries of a directory that are read for an error.
+const MOST_READ: usize = 2000;
 /// In a command line, what passes the output on; a shell must read it.
 pub(super) const PIPE: &str = "|";
 
@@ -74,10 +78,24 @@ pub(super) fn plan(given: &Given, kpack: &Command) -> Plan {
     let mut planner =
         Planner { given, inputs: inputs.collect(), targets: Vec::new(), before: Line::new() };
     planner.targets = planner.targets();
+    let is_doubtful = given.is_doubtful || !planner.may_write();
     let mut plan = planner.plan();
     plan.lines.truncate(MOST_LINES);
     plan.lines.retain_mut(|line| add_options(line, given, kpack));
+    if is_doubtful {
+        plan.lines.retain(|line| !changes(line));
+    }
     plan
+}
+
+/// Whether a line writes something, so that it must be what was meant.
+fn changes(line: &Line) -> bool {
+    const READING: &[&str] = &["doctor", "explain", "help", "list", "report", "show", "verify"];
+    line.iter().any(|words| {
+        let reads = words.get(1).is_some_and(|command| READING.contains(&&**command));
+        let reads_wheel = words.get(1..3).is_some_and(|two| two[0] == "wheel" && two[1] != "split");
+        words[0] != "kpack" || !(reads || reads_wheel)
+    })
 }
 
 /// Adds the given options that the last command has as well; returns whether kpack accepts all of its commands.
@@ -87,7 +105,8 @@ fn add_options(line: &mut Line, given: &Given, kpack: &Command) -> bool {
         let plain = last.clone();
         let path = command_of(&last[1..], kpack);
         let command = path.last().copied().unwrap_or(kpack);
-        for option in &given.options {
+        let options = BTreeSet::from_iter(&given.options);
+        for option in options {
             let known = find(command, &option[0]).or_else(|| find(kpack, &option[0]));
             if known.is_some() && !plain.contains(&option[0]) {
                 last.extend_from_slice(option);
@@ -95,6 +114,8 @@ fn add_options(line: &mut Line, given: &Given, kpack: &Command) -> bool {
         }
         if !is_accepted(last) {
             *last = plain;
+            // Without the options, it may change something else.
+            return !changes(line) && line.iter().all(is_accepted);
         }
     }
     line.iter().all(is_accepted)
@@ -160,6 +181,9 @@ impl Planner<'_> {
                 return command
                     .map_or_else(Plan::default, |name| one(command!("kpack help {}", name)));
             }
+            if matches!(intent, Split | Join | Trim) {
+                return one(command!("kpack help {}", words::command(intent)));
+            }
             if !matches!(intent, Doctor | Gpus | Build | Install) {
                 self.inputs.push(Input::at("."));
             }
@@ -200,6 +224,38 @@ impl Planner<'_> {
         Plan { instead: Some(instead.to_owned()), lines: lines.collect() }
     }
 
+    /// Whether nothing that is there is in the way of an output, and kpack does not work on the system's own directories.
+    fn may_write(&self) -> bool {
+        const OF_SYSTEM: &[&str] = &[
+            "/", "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib64", "/proc", "/root",
+            "/sys", "/usr", "/var",
+        ];
+        let is_of_system = |path: &str| {
+            let real = Path::new(path).canonicalize();
+            real.is_ok_and(|real| OF_SYSTEM.iter().any(|own| real == Path::new(own)))
+        };
+        // An image is trimmed as a whole.
+        let is_trimmed = self.given.intent == Some(Intent::Trim) && self.given.output.is_none();
+        if self
+            .inputs
+            .iter()
+            .any(|input| is_of_system(&input.path) && !(is_trimmed && input.path == "/usr"))
+        {
+            return false;
+        }
+        let Some(output) = &self.given.output else { return true };
+        let several = self.inputs.len() > 1 && !self.inputs.iter().all(Input::is_file);
+        let copies = self.inputs.iter().map(|input| (&input.path, self.copy_of(input)));
+        let copies = Vec::from_iter(copies.filter_map(|(from, to)| Some((from, to?))));
+        let all = BTreeSet::from_iter(copies.iter().map(|(_, to)| to));
+        let is_free = |(from, to): &(&String, String)| {
+            let (from, to) = (Path::new(from), Path::new(to));
+            let is_empty = to.read_dir().is_ok_and(|mut all| all.next().is_none());
+            (is_empty || !to.exists()) && !to.starts_with(from) && !from.starts_with(to)
+        };
+        !several && !is_of_system(output) && all.len() == copies.len() && copies.iter().all(is_free)
+    }
+
     /// The targets whose code is wanted: those that were named, or all others that are there.
     fn targets(&self) -> Vec<String> {
         let named = &self.given.targets;
@@ -217,7 +273,11 @@ impl Planner<'_> {
 
     /// The targets that there is code for.
     fn there(&self) -> BTreeSet<String> {
-        self.inputs.iter().flat_map(|input| show::targets_of(input.path.as_ref())).collect()
+        let is_small = |input: &&Input| {
+            walk(input.path.as_ref()).into_iter().take(MOST_READ).count() < MOST_READ
+        };
+        let small = self.inputs.iter().filter(is_small);
+        small.flat_map(|input| show::targets_of(input.path.as_ref())).collect()
     }
 
     /// What `kpack explain` explains.
@@ -302,7 +362,11 @@ impl Planner<'_> {
         };
         line.extend(directory_above(&copy));
         let from = if Path::new(&copy).is_dir() { format!("{path}/.") } else { path.to_owned() };
-        let how = if input.is_file() && Path::new(path).is_symlink() { "-aL" } else { "-a" };
+        let how = match Path::new(path).is_symlink() {
+            true if input.is_file() => "-aL",
+            true => "-aH",
+            false => "-a",
+        };
         line.push(command!("cp {} {} {}", how, &*from, &*copy));
         vec![copy]
     }
@@ -382,7 +446,9 @@ impl Planner<'_> {
             let output = || self.output("split");
             let named = |name: String| given.module.clone().unwrap_or(name);
             let module = || named(split::module_of(Path::new(path)));
-            let (arch, dry_run) = (self.arch(), self.dry_run());
+            // It drops all other code, which nobody else means.
+            let means_it = given.commands.first().is_some_and(|name| name == "split");
+            let (arch, dry_run) = (if means_it { self.arch() } else { Vec::new() }, self.dry_run());
             let words = match input.kind {
                 Kind::Artifact => command!(
                     "kpack artifact split --artifact-dir {} --artifact-prefix {} --output-dir {}",
@@ -581,7 +647,7 @@ impl Planner<'_> {
                 |path: &Path| path.extension().is_none() && Kind::of(path) == Kind::Binary;
             programs.extend(files_in(&directory, is_program));
         }
-        if programs.is_empty() {
+        if programs.is_empty() || programs.len() > MOST_PROGRAMS {
             return self.show("show");
         }
         lines(command!(
@@ -613,12 +679,17 @@ impl Planner<'_> {
         let Ok(Content::Archive(read)) = read else {
             return self.doctor();
         };
-        let mut all = walk(tree.as_ref()).into_iter().filter_map(Result::ok);
+        let mut all = walk(tree.as_ref()).into_iter().filter_map(Result::ok).take(MOST_READ);
         let place = all.find(|entry| entry.file_name() == ".kpack");
         let (Some(place), Some(end)) = (place, archive_ends(&read.target).next()) else {
             return self.doctor();
         };
-        let to = place.path().join(format!("{}{end}", read.group_name));
+        let name = format!("{}{end}", read.group_name);
+        let to = place.path().join(&name);
+        let manifest = place.path().join(format!("{}.kpm", read.group_name));
+        if name.contains(['/', '\\']) || to.exists() || !manifest.is_file() {
+            return self.doctor();
+        }
         let copy = command!("cp {} {}", &**archive, &*to.to_string_lossy());
         vec![vec![copy, command!("kpack verify {}", &**tree)]]
     }
@@ -657,6 +728,9 @@ fn stem(path: &str) -> String {
 fn free(name: &str) -> String {
     let numbered = (2..).map(|number| format!("{name}-{number}"));
     let mut names = [name.to_owned()].into_iter().chain(numbered);
+    if name.starts_with('-') {
+        return free(&format!("./{name}"));
+    }
     names.find(|name| !Path::new(name).exists()).unwrap_or_default()
 }
 
@@ -674,7 +748,7 @@ fn prefix_of(archive: &Path) -> String {
 }
 
 fn files_in(directory: &str, is_wanted: impl Fn(&Path) -> bool) -> Vec<String> {
-    let all = walk(directory.as_ref()).into_iter().filter_map(Result::ok);
+    let all = walk(directory.as_ref()).into_iter().filter_map(Result::ok).take(MOST_READ);
     let wanted = all.filter(|entry| entry.file_type().is_file() && is_wanted(entry.path()));
     wanted.map(|entry| entry.path().to_string_lossy().into_owned()).collect()
 }
@@ -682,7 +756,7 @@ fn files_in(directory: &str, is_wanted: impl Fn(&Path) -> bool) -> Vec<String> {
 /// Whether a binary is split, or one in a directory probably is.
 fn is_split(path: &Path) -> bool {
     if path.is_dir() {
-        let mut all = walk(path).into_iter().filter_map(Result::ok);
+        let mut all = walk(path).into_iter().filter_map(Result::ok).take(MOST_READ);
         return all.any(|entry| entry.file_name() == ".kpack");
     }
     inspect::inspect(path).is_ok_and(|file| matches!(file.content, Content::SplitBinary(_)))

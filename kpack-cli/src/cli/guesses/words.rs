@@ -109,6 +109,13 @@ pub(super) const DRY_RUN: &[&str] = &[
     "pretend",
 ];
 
+/// Options without values that change nothing about what is meant.
+#[rustfmt::skip]
+pub(super) const HARMLESS: &[&str] = &[
+    "all", "debug", "f", "force", "h", "human", "human-readable", "i", "in-place", "inplace", "l", "long", "progress", "r", "recurse",
+    "recursive", "release", "v", "verbose", "vv", "y", "yes",
+];
+
 /// Words that say nothing here: the inputs say it already.
 #[rustfmt::skip]
 const FILLERS: &[&str] = &[
@@ -119,6 +126,9 @@ const FILLERS: &[&str] = &[
 /// What a word or the name of an option asks for. Of a compound such as `list-targets`, the first part counts.
 pub(super) fn intent(word: &str) -> Option<Intent> {
     let word = word.to_lowercase().replace('_', "-");
+    if ["no-", "not-", "dont-", "don't-"].iter().any(|not| word.starts_with(not)) {
+        return None;
+    }
     verb(&word).or_else(|| word.split('-').filter(|part| part.len() > 1).find_map(verb))
 }
 
