@@ -125,7 +125,7 @@ fn verify_all(paths: &[PathBuf], options: &VerifyOptions) -> Result<VerifyReport
         let text = "not split, so there is nothing to verify; `kpack wheel split` splits it";
         fault(&mut report, ids::NOTHING_SPLIT, path, text);
     }
-    if hosts == 0 && unsplit.is_empty() && others < paths.len() {
+    if hosts == 0 && others + unsplit.len() < paths.len() {
         for path in paths.iter().take(1) {
             let text = "no host wheel with the extra device-all is among these; pass it as well, or the source \
                         distribution (.tar.gz) whose extras ask for these wheels";

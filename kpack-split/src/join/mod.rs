@@ -78,13 +78,10 @@ fn attempt(
     let planned = plan(options, &lookup, &mut report)?;
     Prefix::new(&options.prefix)?.remove_leftovers(&options.files)?;
     progress.start(planned.iter().map(|(_, code, _)| code.size()).sum());
-    if options.all_architectures && options.output.is_none() {
-        let directories = planned.iter().flat_map(|(_, code, _)| code.directories());
-        for directory in BTreeSet::from_iter(directories.cloned()) {
-            let text = "the archives in it stay, but the joined files do not need them; remove them if no split file needs them";
-            report.note(ids::UNCHANGED, &directory, text);
-        }
-    }
+    let all_code = options.all_architectures && options.output.is_none();
+    let directories =
+        planned.iter().filter(|_| all_code).flat_map(|(_, code, _)| code.directories());
+    let directories = BTreeSet::from_iter(directories.cloned());
     for (binary, code, plan) in planned {
         progress.file(&binary.located.path);
         let written = binary.write(&code, &plan, options, &lookup, progress, &mut report)?;
@@ -97,6 +94,10 @@ fn attempt(
             _ => joined.get(&path).cloned().unwrap_or(written),
         };
         report.files.push(FileReport::new(path, outcome));
+    }
+    for directory in directories {
+        let text = "the archives in it stay, but the joined files do not need them; remove them if no split file needs them";
+        report.note(ids::UNCHANGED, &directory, text);
     }
     Ok(report)
 }

@@ -45,10 +45,19 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     if words.is_empty() && !arguments.ids.is_empty() {
         return Err(Error::usage("name the exit code as well, as in `kpack explain 3`"));
     }
-    let whole = ProgramError::find(&words.join(" ")).map(Explained::Program);
-    let chosen: Vec<Explained> = match whole {
-        Some(error) => vec![error],
-        None => words.into_iter().map(known).collect::<Result<_, _>>()?,
+    let is_exit_code =
+        words.len() < arguments.ids.iter().flat_map(|id| id.split_whitespace()).count();
+    let each = words.iter().map(|word| match known(word) {
+        Err(error) if !is_exit_code => {
+            ProgramError::find(word).map(Explained::Program).ok_or(error)
+        }
+        found => found,
+    });
+    // Without IDs, it is the text of one error.
+    let whole = || ProgramError::find(&words.join(" ")).filter(|_| !is_exit_code);
+    let chosen: Vec<Explained> = match each.collect::<Result<_, _>>() {
+        Ok(chosen) => chosen,
+        Err(error) => vec![whole().map(Explained::Program).ok_or(error)?],
     };
     if print().json {
         let all = || catalogue::entries().map(Explained::finding).collect();

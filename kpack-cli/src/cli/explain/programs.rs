@@ -78,9 +78,14 @@ impl ProgramError {
         let has = |name: &str| text.contains(&name.to_lowercase());
         let other = TEXTS.iter().find(|(words, _)| has(words)).map(|(_, error)| *error);
         let is_it = |known: &&Self| {
-            let number = text.strip_prefix("error ").unwrap_or(&text).trim_matches(['(', ')']);
-            number == known.code.to_string()
-                || has(known.error)
+            let mut words = text.split([' ', ':', '(', ')']).filter(|word| !word.is_empty());
+            // A number alone, or after the word `error`.
+            let number =
+                words.next_back().filter(|_| words.all(|word| ["error", "hip"].contains(&word)));
+            number == Some(&*known.code.to_string())
+                || text
+                    .split(|c: char| !c.is_alphanumeric())
+                    .any(|word| word == known.error.to_lowercase())
                 || has(known.text)
                 || Some(known.error) == other
         };
