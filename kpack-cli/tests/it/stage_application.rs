@@ -8,7 +8,7 @@ use std::os::unix::fs::symlink;
 use std::process::Command;
 
 use crate::cargo_build::nothing_hidden;
-use crate::command::{Row, command, said, said_by, succeeds, words};
+use crate::command::{Row, command, said, said_by, shell, succeeds, words};
 use crate::fat::targets_of;
 use crate::machine::{machine, new_runtime, split_files};
 use insta::assert_snapshot;
@@ -206,6 +206,27 @@ fn two_names_of_a_library() {
     let [one, other] = ["libblas.so.5", "librocblas.so.5"]
         .map(|name| tree.path("dist/lib").join(name).canonicalize().unwrap());
     assert_eq!(one, other);
+}
+
+/// Given a library that is found through `..` and does not find its own library, then its run path is set.
+#[test]
+fn a_run_path_with_a_parent_directory() {
+    let tree = Tree::new();
+    fs::create_dir(tree.path("lib")).unwrap();
+    for line in [
+        "cc -shared -xc /dev/null -o lib/libc1.so -Wl,-soname,libc1.so",
+        "cc -shared -xc /dev/null -xnone -Wl,--no-as-needed lib/libc1.so -o lib/libb1.so -Wl,-soname,libb1.so,-rpath,/of/this/machine",
+        "cc -shared -xc /dev/null -xnone -Wl,--no-as-needed lib/libb1.so -o lib/liba1.so -Wl,-rpath,'$ORIGIN/../lib',-rpath-link,lib",
+        "LD_LIBRARY_PATH=lib kpack stage lib/liba1.so --output-dir dist",
+        "rm -r lib",
+    ] {
+        let output = shell(&tree, line).output().unwrap();
+        assert!(output.status.success(), "{line}: {output:?}");
+    }
+    let library = tree.path("dist/lib/liba1.so");
+    let loaded = Command::new("ldd").arg(library).output().unwrap();
+    let loaded = String::from_utf8(loaded.stdout).unwrap();
+    assert!(loaded.contains("libc1.so => ") && !loaded.contains("not found"), "{loaded}");
 }
 
 /// A program that loads `libplugin.so`, which lies beside it, by name.

@@ -66,6 +66,10 @@ pub(super) fn split_binaries(
             findings.push(finding);
         }
     }
+    // The last code that was read is checked by this only.
+    for original in staged.written.originals.values() {
+        original.binary.open()?;
+    }
     Ok((findings, written))
 }
 

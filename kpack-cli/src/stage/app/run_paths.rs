@@ -198,9 +198,13 @@ impl Staged<'_> {
         };
         let (mut lost, mut there) = (BTreeSet::new(), Vec::new());
         for library in listed.iter().filter(|library| !library.is_provided) {
-            let inside = |path: &Path| path.strip_prefix(self.root).ok().map(Path::to_owned);
+            // A run path such as `$ORIGIN/../lib` is in its path.
+            let inside = |path: &Path| {
+                let place = path.parent()?.canonicalize().ok()?.join(path.file_name()?);
+                Some(self.followed(place.strip_prefix(self.root).ok()?))
+            };
             if let Some(path) = &library.path {
-                there.extend(inside(path).map(|path| self.followed(&path)));
+                there.extend(inside(path));
                 continue;
             }
             if !library.is_missing() {
