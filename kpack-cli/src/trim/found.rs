@@ -75,12 +75,16 @@ impl Found {
         // Among files, as a shell lists for `lib/*`, are always some without code.
         let has_files = plan.given.iter().any(|given| !given.is_directory());
         let may_lack_code = has_files && self.0.contains(&Code::Some);
+        // The code of split files may be there.
+        let mut all = plan.given.iter().zip(&self.0);
+        let has_archives = all.any(|(given, code)| given.is_directory() && *code == Code::Some);
         let mut findings = Vec::new();
         for (given, code) in plan.given.iter().zip(&self.0) {
             let Code::None(why) = code else { continue };
             let (id, text) = match (why, given.is_directory()) {
                 (NoCode::Unknown, _) => continue,
                 (NoCode::Host, _) if may_lack_code => continue,
+                (NoCode::Split, false) if has_archives => continue,
                 (NoCode::Host, _) => (ids::NO_DEVICE_CODE, "no GPU code found"),
                 (NoCode::Split, true) => (
                     ids::CODE_IN_ARCHIVES,

@@ -314,10 +314,11 @@ impl Given {
         }
         if let Some(path) = self.rest.pop() {
             // It may also be one more input, with a wrong name.
-            let reads_files = self.inputs.iter().any(Input::is_file);
-            self.is_doubtful |= matches!(self.intent, Some(Intent::Trim | Intent::Join))
-                && reads_files
-                || !self.rest.is_empty();
+            self.is_doubtful |= match self.intent {
+                Some(Intent::Trim) => true,
+                Some(Intent::Join) => self.inputs.iter().any(Input::is_file),
+                _ => false,
+            } || !self.rest.is_empty();
             self.into_directory = path.ends_with('/');
             self.output = Some(path);
             self.skips_words = true;

@@ -251,7 +251,9 @@ impl Planner<'_> {
         let is_free = |(from, to): &(&String, String)| {
             let (from, to) = (Path::new(from), Path::new(to));
             let is_empty = to.read_dir().is_ok_and(|mut all| all.next().is_none());
-            (is_empty || !to.exists()) && !to.starts_with(from) && !from.starts_with(to)
+            (is_empty || to.symlink_metadata().is_err())
+                && !to.starts_with(from)
+                && !from.starts_with(to)
         };
         !several && !is_of_system(output) && all.len() == copies.len() && copies.iter().all(is_free)
     }
