@@ -198,6 +198,9 @@ const GUESSES: &[&str] = &[
     "kpack gpus",
     "kpack debug myapp/bin/myapp",
     "kpack supports gfx1103 myapp/bin/myapp",
+    "kpack unpack split-app/bin/myapp",
+    "kpack install myapp/bin/myapp --prefix staged --gpu gfx1100",
+    "kpack trim dist/vec-1.0-py3-none-manylinux_2_28_x86_64.whl gfx1100",
 ];
 
 /// A tree in which every guess names something.

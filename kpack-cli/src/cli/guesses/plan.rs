@@ -195,8 +195,11 @@ impl Planner<'_> {
             Doctor => self.doctor(),
             Embed if self.of(Kind::Code).is_empty() => self.join(),
             Embed | Pack => self.pack(),
+            // Its code is in archives, and who unpacks a binary wants it back.
+            Extract if self.are_split() => self.join(),
             Extract => self.extract(),
             Gpus if self.inputs.is_empty() => self.doctor(),
+            Install if given.output.is_some() && !self.of(Kind::Binary).is_empty() => self.stage(),
             Install => self.install(),
             Join => self.join(),
             List => self.show("list"),
@@ -216,7 +219,10 @@ impl Planner<'_> {
             Embed => {
                 "only a compiler puts code objects into binaries; kpack stores them in archives"
             }
-            Install if self.of(Kind::Archive).is_empty() => {
+            Trim if !self.of(Kind::Wheel).is_empty() => {
+                "a wheel is not trimmed, but split; users then install the part for their GPU"
+            }
+            Install if self.of(Kind::Archive).is_empty() && given.output.is_none() => {
                 "kpack installs nothing; `kpack doctor` prints the command that does"
             }
             _ => return Plan { instead: None, lines: lines.collect() },
@@ -256,6 +262,10 @@ impl Planner<'_> {
                 && !from.starts_with(to)
         };
         !several && !is_of_system(output) && all.len() == copies.len() && copies.iter().all(is_free)
+    }
+
+    fn are_split(&self) -> bool {
+        !self.inputs.is_empty() && self.inputs.iter().all(|input| is_split(input.path.as_ref()))
     }
 
     /// The targets whose code is wanted: those that were named, or all others that are there.
@@ -555,6 +565,9 @@ impl Planner<'_> {
             let path = &*input.path;
             match (input.kind, self.copy_of(input)) {
                 (Kind::Wheel, _) => return self.show("show").remove(0),
+                (Kind::Artifact | Kind::Artifacts | Kind::Packed, _) => {
+                    line.push(command!("kpack help artifact recombine"));
+                }
                 (Kind::Binary, Some(output)) => {
                     line.extend(directory_above(&output));
                     line.push(command!(
