@@ -77,15 +77,14 @@ impl ProgramError {
         let text = text.to_lowercase();
         let has = |name: &str| text.contains(&name.to_lowercase());
         let other = TEXTS.iter().find(|(words, _)| has(words)).map(|(_, error)| *error);
+        // A number alone, or after the word `error`.
+        let mut words = text.split([' ', ':', '(', ')']).filter(|word| !word.is_empty());
+        let number =
+            words.next_back().filter(|_| words.all(|word| ["error", "hip"].contains(&word)));
+        let named = Vec::from_iter(text.split(|c: char| !c.is_alphanumeric() && c != '_'));
         let is_it = |known: &&Self| {
-            let mut words = text.split([' ', ':', '(', ')']).filter(|word| !word.is_empty());
-            // A number alone, or after the word `error`.
-            let number =
-                words.next_back().filter(|_| words.all(|word| ["error", "hip"].contains(&word)));
             number == Some(&*known.code.to_string())
-                || text
-                    .split(|c: char| !c.is_alphanumeric())
-                    .any(|word| word == known.error.to_lowercase())
+                || named.contains(&&*known.error.to_lowercase())
                 || has(known.text)
                 || Some(known.error) == other
         };

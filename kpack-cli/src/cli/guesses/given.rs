@@ -72,8 +72,6 @@ pub(super) struct Given {
     pub(super) options: Vec<Vec<String>>,
     /// Options that the typed command does not have.
     pub(super) unknown: Vec<String>,
-    /// Whether a word was taken for an output, or ignored.
-    pub(super) skips_words: bool,
     /// Words that are none of these.
     pub(super) rest: Vec<String>,
     pub(super) wants_help: bool,
@@ -148,9 +146,7 @@ impl Given {
         } else if is_first && self.intent.is_none() {
             self.word = Some(word.to_owned());
             self.intent = words::misspelled(word);
-        } else if words::is_filler(word) || intent.is_some() && self.inputs.is_empty() {
-            self.skips_words = true;
-        } else {
+        } else if !words::is_filler(word) && (intent.is_none() || !self.inputs.is_empty()) {
             self.rest.push(word.to_owned());
         }
     }
@@ -162,10 +158,6 @@ impl Given {
             None => (word, None),
         };
         let name = option.trim_start_matches('-').to_lowercase().replace('_', "-");
-        if HARMLESS.contains(&&*name) && find(self.command(kpack), option).is_none() {
-            self.unknown.push(option.to_owned());
-            return 0;
-        }
         let next = after.first().map(String::as_str).filter(|next| !next.starts_with('-'));
         let single = value.or(next);
         let taken = usize::from(value.is_none());
@@ -179,6 +171,9 @@ impl Given {
         let has_command = !self.commands.is_empty();
         if known.is_none() && has_command && !self.unknown.iter().any(|known| known == option) {
             self.unknown.push(option.to_owned());
+        }
+        if known.is_none() && HARMLESS.contains(&&*name) {
+            return 0;
         }
         if DRY_RUN.contains(&&*name) {
             self.only_says = true;
@@ -321,7 +316,6 @@ impl Given {
             } || !self.rest.is_empty();
             self.into_directory = path.ends_with('/');
             self.output = Some(path);
-            self.skips_words = true;
             return;
         }
         let [first, .., last] = &self.inputs[..] else {

@@ -12,9 +12,8 @@ use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
 use std::path::Path;
 
-use clap::error::{ContextKind, ContextValue, ErrorKind as Misuse};
-
 use clap::Command;
+use clap::error::{ContextKind, ContextValue, ErrorKind as Misuse};
 use kpack_core::finding::with_id;
 use kpack_core::words::list;
 use kpack_core::{Error, Id, ids};
@@ -160,14 +159,8 @@ pub(super) fn instead_of_error(
     }
     let given = Given::read(arguments, kpack);
     given.intent.filter(|intent| *intent != Intent::Explain && !given.inputs.is_empty())?;
-    let is_missing = match error {
-        Error::Io { source, .. } => {
-            source.kind() == ErrorKind::NotFound
-                && given.rest.is_empty()
-                && !given.inputs.is_empty()
-        }
-        _ => false,
-    };
+    let is_missing = matches!(error, Error::Io { source, .. } if source.kind() == ErrorKind::NotFound)
+        && given.rest.is_empty();
     if !(is_missing || matches!(error, Error::Usage(_)) || IDS.contains(&error.id())) {
         return None;
     }

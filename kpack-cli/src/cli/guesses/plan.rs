@@ -170,19 +170,11 @@ impl Planner<'_> {
                 return Plan::default();
             }
             let is_named = !(given.rest.is_empty() && given.inputs.is_empty());
-            // These would read everything in this directory.
-            let reads_all = match intent {
-                Extract | Pack | Stage => true,
-                Trim => given.targets.is_empty() || given.removes,
-                _ => false,
-            };
-            if (is_named || reads_all) && intent != Intent::Install {
+            // These would read or change everything in this directory.
+            if (is_named || intent.writes()) && intent != Install {
                 let command = given.intent.map(words::command);
                 return command
                     .map_or_else(Plan::default, |name| one(command!("kpack help {}", name)));
-            }
-            if matches!(intent, Split | Join | Trim) {
-                return one(command!("kpack help {}", words::command(intent)));
             }
             if !matches!(intent, Doctor | Gpus | Build | Install) {
                 self.inputs.push(Input::at("."));
