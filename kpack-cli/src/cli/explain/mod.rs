@@ -15,7 +15,7 @@ use catalogue::{CatalogueEntry, SECTIONS};
 use kpack_core::Error;
 use programs::ProgramError;
 
-/// Say what a finding, an exit code or an error of HIP means, and what to do
+/// Say what a finding, an exit code or a HIP error means, and what to do
 ///
 /// Warnings, faults and errors end with their ID: [stale-archive]. IDs are stable; the words of a message are not.
 #[derive(Debug, Args)]
@@ -29,7 +29,7 @@ Exit codes:
   0  success
   2  there is no such ID, exit code or error")]
 pub(super) struct Arguments {
-    /// IDs of findings, exit codes, or names, numbers or texts of HIP's errors. Without one, kpack lists all IDs
+    /// IDs of findings, exit codes, or names, numbers or texts of HIP errors. Without one, kpack lists all IDs
     #[arg(value_name = "ID")]
     ids: Vec<String>,
     /// Print the page of all findings, in Markdown
