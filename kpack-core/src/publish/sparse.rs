@@ -85,7 +85,9 @@ pub fn copy_range(
             input.seek(SeekFrom::Start(data))?;
             output.seek(SeekFrom::Start(to + (data - range.start)))?;
             match io::copy(&mut input.take(end - data), &mut output) {
-                Ok(copied) if copied == end - data => {}
+                Ok(copied) if copied == end - data => {
+                    begin_flush(output, to + (data - range.start), copied);
+                }
                 Ok(copied) => return Err(shorter(data + copied - range.start)),
                 // The kernel may have copied a part. Continue after it.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {
