@@ -8,6 +8,7 @@ use kpack_core::files::{self, metadata_of};
 use kpack_split::elf::ReadAt;
 use kpack_tree::databases::{self, installed};
 use kpack_tree::place::matches_pattern;
+use memchr::memmem::Finder;
 
 /// What some libraries load or read.
 struct Companions {
@@ -213,20 +214,15 @@ pub(crate) fn names<'n>(
 /// The first name of a library in a file that begins like this.
 fn name_in(file: &File, start: &str, is_dll: bool) -> std::io::Result<Option<String>> {
     let size = file.size()?;
+    let starts = Finder::new(start.as_bytes());
     let mut piece = vec![0; PIECE + LONGEST];
     for offset in (0..size).step_by(PIECE) {
         let length = (size - offset).min(piece.len() as u64) as usize;
         let piece = &mut piece[..length];
         file.read_exact_at(offset, piece)?;
-        let first = start.as_bytes()[0];
-        let candidates = piece.iter().enumerate().filter(|(_, byte)| **byte == first);
-        for (at, _) in candidates.take_while(|(at, _)| *at < PIECE) {
-            let rest = &piece[at..];
-            if rest.starts_with(start.as_bytes())
-                && let Some(name) = library_name(rest, is_dll)
-            {
-                return Ok(Some(name));
-            }
+        let here = starts.find_iter(piece).take_while(|at| *at < PIECE);
+        if let Some(name) = here.filter_map(|at| library_name(&piece[at..], is_dll)).next() {
+            return Ok(Some(name));
         }
     }
     Ok(None)
