@@ -3,9 +3,11 @@
 use std::collections::BTreeSet;
 use std::fs;
 use std::io::{self, Read};
+use std::iter;
 use std::path::{Path, PathBuf};
 
 use kpack_core::platform::OsStrExt;
+use memchr::memmem::Finder;
 use memchr::{memchr_iter, memchr2_iter};
 
 /// Bytes read at a time.
@@ -29,14 +31,11 @@ pub(super) fn find<'a>(
     places: &'a [PathBuf],
     except: &[PathBuf],
 ) -> io::Result<Option<&'a Path>> {
-    let all = places.iter().chain(except);
-    let longest = all.clone().map(|place| place.as_os_str().len()).max();
-    let firsts = all.filter_map(|place| place.as_os_str().as_bytes().first());
-    let firsts = BTreeSet::from_iter(firsts.map(|first| folded(*first)));
-    let firsts = Vec::from_iter((0..=u8::MAX).filter(|byte| firsts.contains(&folded(*byte))));
-    let Some(longest) = longest else {
+    let all = places.iter().chain(except).map(|place| place.as_os_str().as_bytes());
+    let Some(longest) = all.clone().map(<[u8]>::len).max() else {
         return Ok(None);
     };
+    let starts = Starts::of(all);
     let mut window = Vec::new();
     let mut seen = 0;
     loop {
@@ -44,7 +43,7 @@ pub(super) fn find<'a>(
         let end = read == 0;
         // Keep what may be incomplete for the next round, with the bytes before and after it.
         let whole = if end { window.len() } else { window.len().saturating_sub(longest + AFTER) };
-        for at in any_of(&firsts, &window[seen..whole]) {
+        for at in starts.within(&window[seen..]).take_while(|at| *at < whole - seen) {
             let (front, rest) = window.split_at(seen + at);
             let is_here = |place: &&PathBuf| is_place(front.last(), rest, place);
             if let Some(place) = places.iter().find(is_here)
@@ -62,12 +61,48 @@ pub(super) fn find<'a>(
     }
 }
 
-/// The positions of any of `firsts` in the bytes. Absolute paths begin with a slash, or with the same drive's letter.
-fn any_of<'b>(firsts: &'b [u8], bytes: &'b [u8]) -> Box<dyn Iterator<Item = usize> + 'b> {
-    match *firsts {
-        [one] => Box::new(memchr_iter(one, bytes)),
-        [one, other] => Box::new(memchr2_iter(one, other, bytes)),
-        _ => Box::new((0..bytes.len()).filter(|at| firsts.contains(&bytes[*at]))),
+/// How the places begin.
+enum Starts {
+    /// All with these bytes.
+    Alike(Box<Finder<'static>>),
+    /// With one of these bytes. On Windows, a place can be written in several ways.
+    Bytes(Vec<u8>),
+}
+
+impl Starts {
+    fn of<'p>(mut places: impl Iterator<Item = &'p [u8]> + Clone) -> Self {
+        if cfg!(windows) {
+            let firsts = places.filter_map(|place| place.first());
+            let firsts = BTreeSet::from_iter(firsts.map(|first| folded(*first)));
+            return Self::Bytes(
+                (0..=u8::MAX).filter(|byte| firsts.contains(&folded(*byte))).collect(),
+            );
+        }
+        let first = places.next().unwrap_or_default();
+        let alike = places.fold(first, |alike, place| {
+            let same = alike.iter().zip(place).take_while(|(one, other)| one == other);
+            &alike[..same.count()]
+        });
+        Self::Alike(Box::new(Finder::new(alike).into_owned()))
+    }
+
+    /// Where places may begin in the bytes.
+    fn within<'b>(&'b self, bytes: &'b [u8]) -> Box<dyn Iterator<Item = usize> + 'b> {
+        match self {
+            Self::Alike(alike) => {
+                let mut next = 0;
+                Box::new(iter::from_fn(move || {
+                    let at = next + alike.find(&bytes[next..])?;
+                    next = at + 1;
+                    Some(at)
+                }))
+            }
+            Self::Bytes(firsts) => match **firsts {
+                [one] => Box::new(memchr_iter(one, bytes)),
+                [one, other] => Box::new(memchr2_iter(one, other, bytes)),
+                _ => Box::new((0..bytes.len()).filter(|at| firsts.contains(&bytes[*at]))),
+            },
+        }
     }
 }
 

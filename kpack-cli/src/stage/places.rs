@@ -15,7 +15,7 @@ use kpack_core::report::Report;
 use kpack_core::staging::workspaces;
 use kpack_core::{Error, ids};
 use kpack_format::names::is_archive;
-use kpack_split::input::{LinkedBinary, RangeReader, open_archive, walk, walk_error};
+use kpack_split::input::{RangeReader, open_archive, walk, walk_error};
 
 /// Name of a file that Cargo creates in every target directory.
 pub(super) const TARGET_DIRECTORY: &str = "CACHEDIR.TAG";
@@ -117,15 +117,15 @@ impl BuildDirectories {
         self.in_bytes(path, file)
     }
 
-    /// Describes a build path in some parts of a binary, if any.
+    /// Describes a build path in some parts of a file, if any.
     pub(super) fn in_parts(
         &self,
-        binary: &LinkedBinary,
-        parts: &[Range<u64>],
+        path: &Path,
+        file: &File,
+        parts: impl IntoIterator<Item = Range<u64>>,
     ) -> Result<Option<String>, Error> {
         for part in parts {
-            let bytes = RangeReader::new(binary.image.source(), part.clone());
-            if let Some(text) = self.in_bytes(&binary.path, bytes)? {
+            if let Some(text) = self.in_bytes(path, RangeReader::new(file, part))? {
                 return Ok(Some(text));
             }
         }

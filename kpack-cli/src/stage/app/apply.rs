@@ -5,6 +5,7 @@ use std::ffi::OsStr;
 use std::fs::File;
 use std::io::ErrorKind::{FileTooLarge, QuotaExceeded, StorageFull};
 use std::io::{self, Write};
+use std::iter;
 use std::ops::Range;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -39,6 +40,15 @@ pub(super) struct Original {
     pub(super) binary: Arc<ClosedBinary>,
     /// The code that the copy lacks.
     pub(super) code: Vec<Range<u64>>,
+}
+
+impl Original {
+    /// What the copy has of a file of this size.
+    pub(super) fn copied(&self, size: u64) -> Vec<Range<u64>> {
+        let ends = self.code.iter().map(|code| code.start).chain([size]);
+        let starts = [0].into_iter().chain(self.code.iter().map(|code| code.end));
+        starts.zip(ends).map(|(start, end)| start..end).filter(|part| !part.is_empty()).collect()
+    }
 }
 
 /// How much of each bundle is copied all the same, so that a file without device code has bundles where it had them.
@@ -136,11 +146,13 @@ impl Writer<'_> {
                 }
                 None => {
                     let size = input.metadata().map_err(not_copied)?.len();
-                    let holes = original.as_ref().map_or(&[][..], |original| &original.code);
-                    let ends = holes.iter().map(|hole| hole.start).chain([size]);
-                    let starts = [0].into_iter().chain(holes.iter().map(|hole| hole.end));
-                    for (start, end) in starts.zip(ends).filter(|(start, end)| start < end) {
-                        copy_range(&input, &output, start..end, start).map_err(not_copied)?;
+                    let parts = match &original {
+                        Some(original) => original.copied(size),
+                        None => iter::once(0..size).collect(),
+                    };
+                    for part in parts {
+                        let to = part.start;
+                        copy_range(&input, &output, part, to).map_err(not_copied)?;
                     }
                     output.set_len(size).map_err(failed)?;
                 }

@@ -19,7 +19,7 @@ use std::path::{Path, PathBuf};
 use kpack_artifact::sizes::{self, Sizes};
 use kpack_core::finding::Finding;
 use kpack_core::platform::canonicalize;
-use kpack_core::{Error, Severity, escaped, ids};
+use kpack_core::{Error, Severity, escaped, files, ids};
 use kpack_doctor::SystemLibraries;
 use kpack_format::TargetId;
 use kpack_split::split::DebugFiles;
@@ -30,6 +30,7 @@ use serde::Serialize;
 use super::Options;
 use super::output_dir::{HOST, OutputDir, Prefix, resolve};
 use super::places::BuildDirectories;
+use apply::Original;
 use parts::Parts;
 use plan::{Entry, Plan};
 use run_paths::Staged;
@@ -273,10 +274,9 @@ fn build_paths(
     });
     let directories = BuildDirectories::new(places.clone());
     for (path, _) in own {
-        let mut text = directories.in_file(&output.hidden.join(path))?;
-        if let (None, Some(original)) = (&text, staged.written.originals.get(path)) {
-            text = directories.in_parts(&original.binary.open()?, &original.code)?;
-        }
+        let copy = output.hidden.join(path);
+        let original = staged.written.originals.get(path);
+        let text = build_path_in(&directories, &copy, original)?;
         let Some(text) = text else {
             continue;
         };
@@ -287,4 +287,24 @@ fn build_paths(
         findings.push(Finding::new(Severity::Warning, ids::BUILD_PATH, shown, text));
     }
     Ok(findings)
+}
+
+/// Describes a build path in a copy, or in the code of its original that it lacks.
+fn build_path_in(
+    directories: &BuildDirectories,
+    copy: &Path,
+    original: Option<&Original>,
+) -> Result<Option<String>, Error> {
+    let Some(original) = original else {
+        return directories.in_file(copy);
+    };
+    let file = files::open(copy)?;
+    let size = file.metadata().map_err(|error| Error::io(copy, "read", error))?.len();
+    // To read holes, Linux takes as much memory as they are large.
+    let found = directories.in_parts(copy, &file, original.copied(size))?;
+    if found.is_some() {
+        return Ok(found);
+    }
+    let binary = original.binary.open()?;
+    directories.in_parts(&binary.path, binary.image.source(), original.code.iter().cloned())
 }
