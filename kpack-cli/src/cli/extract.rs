@@ -11,6 +11,7 @@ use clap::Args;
 use kpack_core::files::directory_of;
 use kpack_core::interrupt::Watched;
 use kpack_core::platform::{is_file_name, name_key};
+use kpack_core::words::list_some;
 use kpack_format::TargetId;
 use kpack_format::names::{FileNames, KernelName};
 use kpack_format::unstable::spelling;
@@ -67,8 +68,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         }
         if let [_, _, ..] = found.selected() {
             let reason = format!(
-                "{} code objects are selected; choose one with {}, or write all of them with --output-dir",
+                "{} code objects are selected{}; choose one with {}, or write all of them with --output-dir",
                 found.selected().len(),
+                named(found.selected()),
                 choosing(found.selected())
             );
             return Err(Error::rejected(ids::SEVERAL_SELECTED, &arguments.file, reason));
@@ -112,6 +114,13 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// The targets of the code objects, in parentheses, if these differ in nothing else.
+fn named(selected: &[(String, TargetId)]) -> String {
+    let targets = BTreeSet::from_iter(selected.iter().map(|(_, target)| target.to_string()));
+    let differ = targets.len() == selected.len();
+    if differ { format!(" ({})", list_some(targets, 8)) } else { String::new() }
 }
 
 /// The options that choose one of several code objects.

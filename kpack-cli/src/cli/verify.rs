@@ -87,7 +87,8 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     report_checks(&report)
 }
 
-/// Says of a split path and an unsplit one that they are not compared, since whoever passes both may expect that.
+/// Says of a split path and an unsplit one, or of two unsplit files, that they are not compared, since whoever passes both may
+/// expect that.
 fn not_compared(one: &Path, other: &Path, report: &VerifyReport) -> Option<Finding> {
     const OF_SPLIT: [Id; 4] =
         [ids::MARKER_SOUND, ids::CODE_FOUND, ids::ARCHIVE_SOUND, ids::MANIFEST_SOUND];
@@ -102,6 +103,10 @@ fn not_compared(one: &Path, other: &Path, report: &VerifyReport) -> Option<Findi
     let (split, unsplit) = match [one, other].map(|path| has(path, &OF_SPLIT)) {
         [true, false] => (one, other),
         [false, true] => (other, one),
+        [false, false] if one.is_file() && other.is_file() => {
+            let text = "neither file is split, so there is nothing to verify; `kpack show` says what each contains";
+            return Some(Finding::general(Severity::Note, ids::NOTHING_SPLIT, text));
+        }
         _ => return None,
     };
     if one.is_dir() != other.is_dir() || !has(unsplit, &[ids::FAT_BINARY]) {

@@ -23,6 +23,29 @@ fn the_page_is_the_catalogue() {
     assert!(page == written, "run `kpack explain --markdown > docs/findings.md`");
 }
 
+/// Whoever has a file that does not load may ask `explain` why.
+#[test]
+fn explain_names_doctor_for_files() {
+    let tree = prefix();
+    let said = command(&tree, &["explain", "lib/libone.so"]).output().unwrap();
+    let text = String::from_utf8(said.stderr).unwrap();
+    assert!(text.ends_with("; for a file, run `kpack doctor lib/libone.so` [usage]\n"), "{text}");
+    assert_eq!(said.status.code(), Some(2));
+}
+
+/// What `--arch` may name is said where it is asked for.
+#[test]
+fn targets_are_named_where_one_must_be_chosen() {
+    let tree = Tree::new();
+    let targets = ["gfx90a:xnack+", "gfx90a:xnack-"].map(|target| code(target, "add"));
+    FatLibrary::new().wrapper(Storage::Plain, targets).build(&tree.path("libvec.so")).unwrap();
+    let said = command(&tree, &["extract", "libvec.so", "-o", "code"]).output().unwrap();
+    let text = String::from_utf8(said.stderr).unwrap();
+    let which =
+        "2 code objects are selected (gfx90a:xnack+, gfx90a:xnack-); choose one with --arch";
+    assert!(text.contains(which), "{text}");
+}
+
 /// A prefix with two libraries of one module.
 fn prefix() -> Tree {
     let tree = Tree::new();

@@ -3,6 +3,7 @@
 mod catalogue;
 mod programs;
 
+use std::path::Path;
 use std::process::ExitCode;
 
 use clap::Args;
@@ -141,8 +142,13 @@ fn known(word: &str) -> Result<Explained, Error> {
     let name = word.trim_start_matches('[').trim_end_matches(']');
     let entry = catalogue::entries().find(|entry| entry.id.as_str() == name);
     entry.map(Explained::finding).ok_or_else(|| {
-        let text = format!("`{word}` is not the ID of a finding; `kpack explain` lists them");
-        Error::usage(text)
+        let not_known = format!("`{word}` is not the ID of a finding");
+        // Whoever has a file asks why its code does not load.
+        let doctor = shlex::try_join(["kpack", "doctor", word]).ok();
+        match doctor.filter(|_| Path::new(word).exists()) {
+            Some(doctor) => Error::usage(format!("{not_known}; for a file, run `{doctor}`")),
+            None => Error::usage(format!("{not_known}; `kpack explain` lists them")),
+        }
     })
 }
 
