@@ -438,7 +438,7 @@ pub(crate) const GROUPS: &[Group] = &[
                 what: "Compile kpack-build as a build dependency",
                 reference: ("`bindgen`", "cd bindgen; cargo build --offline --quiet"),
                 own: BUILD,
-                bounds: &[Wall(1.0), Cpu(1.0)],
+                bounds: &[Cpu(1.2)],
                 ..ROW
             },
             Row {
