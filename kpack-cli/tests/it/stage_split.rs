@@ -178,6 +178,41 @@ fn parts_unpack_over_each_other() {
     assert!(!said(&tree, &words("verify installed")).contains(hint));
 }
 
+/// Given split binaries whose HIP runtime the system must provide, then one note says which ROCm they need, unless the shim finds
+/// their code.
+#[test]
+fn the_rocm_that_a_system_needs() {
+    let tree = application();
+    let build = |other: &str| {
+        let libraries = ["libamdhip64.so.7", other].map(|name| tree.path("rocm/lib").join(name));
+        let vec = libraries.iter().fold(library("libvec.so"), |vec, library| {
+            vec.linked_with(library, "$ORIGIN/../../rocm/lib")
+        });
+        vec.build(&tree.path("app/lib/libvec.so")).unwrap();
+    };
+    let notes = |options: &str| {
+        let said = said(&tree, &words(&format!("stage app/bin/vec --output-dir dist{options}")));
+        assert!(said.ends_with("exit code 0\n"), "{said}");
+        let lines = said.lines().filter(|line| line.contains("[newer-rocm-needed]"));
+        Vec::from_iter(lines.map(str::to_owned))
+    };
+    let text = "kpack: note: the split binaries need ROCm 7.13 or newer, because the system must provide the HIP \
+                runtime (libamdhip64.so.7); for an older ROCm,";
+    build("librocblas.so.5");
+    for leaves_out in [" --system-rocm", " --exclude libamdhip64.so.*"] {
+        let expected = format!("{text} stage without `--split` [newer-rocm-needed]");
+        assert_eq!(notes(&format!("{leaves_out} --split")), [expected]);
+        assert_eq!(notes(leaves_out), [""; 0]);
+    }
+    assert_eq!(notes(" --split"), [""; 0]);
+    install(&InstallOptions::new(tree.path("app"), "vec", ["lib/libvec.so"]), &()).unwrap();
+    let expected = format!("{text} run `kpack join` [newer-rocm-needed]");
+    assert_eq!(notes(" --system-rocm"), [expected]);
+    stub_library(&tree.path("rocm/lib/libkpack_hip.so.0"), "", &[]);
+    build("libkpack_hip.so.0");
+    assert_eq!(notes(" --system-rocm --split"), [""; 0]);
+}
+
 /// Given files in a kernel database that it does not know, then they are in the host's part, which one note says.
 #[test]
 fn files_that_may_be_for_one_gpu() {

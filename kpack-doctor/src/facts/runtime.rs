@@ -26,6 +26,8 @@ pub(crate) enum Runtime {
     None,
     /// It needs this one, which was not found.
     Missing(String),
+    /// It needs this one, which the system is to provide.
+    Provided(String),
     /// This one.
     Found(HipRuntime),
 }
@@ -74,12 +76,12 @@ impl Runtime {
         let Some(runtime) = named(&libraries, is_runtime) else {
             return Ok(Self::None);
         };
+        let name = || runtime.name.to_string_lossy().into_owned();
         if runtime.is_provided {
-            let why = format!("the system is to provide {}", runtime.name.display());
-            return Ok(Self::Unknown(why));
+            return Ok(Self::Provided(name()));
         }
         let Some(path) = &runtime.path else {
-            return Ok(Self::Missing(runtime.name.to_string_lossy().into_owned()));
+            return Ok(Self::Missing(name()));
         };
         let found = or_refused(HipRuntime::read(path, &libraries))?;
         Ok(match found {

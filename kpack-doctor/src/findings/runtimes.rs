@@ -96,6 +96,22 @@ impl<'a> Processes<'a> {
                     .with_help("run `kpack doctor` for the program, in the system where it runs");
                 return findings.push(Diagnosis::from(note).leaving_open());
             }
+            Runtime::Provided(name) if self.split.is_empty() => finding(
+                Severity::Ok,
+                ids::MARKERS_NOT_NEEDED,
+                format!(
+                    "the system is to provide {name}, and no binary here needs one that reads markers"
+                ),
+            ),
+            // Without names of files, so that it is the same for all.
+            Runtime::Provided(name) => {
+                let text = format!(
+                    "the split binaries need ROCm 7.13 or newer, because the system must provide the HIP runtime ({name})"
+                );
+                let note = finding(Severity::Note, ids::NEWER_ROCM_NEEDED, text)
+                    .with_help("for an older ROCm, run `kpack join`");
+                return findings.push(Diagnosis::from(note).leaving_open());
+            }
             Runtime::Fails(why) => finding(
                 Severity::Fault,
                 ids::NOT_LOADABLE,

@@ -513,9 +513,9 @@ catalogue! {
             "Compile with `-fuse-cuid=none`, or publish them as they are."
 
         NEWER_ROCM_NEEDED
-            "The name, the version or a requirement of the wheel says that it is for a ROCm that cannot load split binaries."
+            "The name, the version or a requirement of a wheel says that it is for a ROCm that cannot load split binaries. Or a staged program has split binaries, and the system must provide its HIP runtime."
             "HIP runtimes older than ROCm 7.13 do not read markers, so the first kernel launch fails with them. Only some builds of ROCm 7.12 do."
-            "Also publish the unsplit wheel for users of that ROCm, or link the shim into its binaries before the split (docs/older-rocm.md). If its binaries are already linked with the shim, ignore the note."
+            "For users of an older ROCm, also publish the unsplit wheel, or stage the program without `--split`. Or link the shim into the binaries before the split (docs/older-rocm.md). If the binaries of a wheel are already linked with the shim, ignore the note."
 
         VENDORED_ROCM
             "The wheel contains copies of ROCm's own libraries."

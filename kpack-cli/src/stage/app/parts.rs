@@ -173,20 +173,23 @@ impl<'a> Parts<'a> {
     ///
     /// # Errors
     /// Those of `check`; [`Error::Io`].
-    pub(super) fn with<T>(
+    pub(super) fn with(
         &self,
         gpu: &TargetId,
-        check: impl FnOnce() -> Result<T, Error>,
-    ) -> Result<T, Error> {
+        check: impl FnOnce() -> Result<Vec<Finding>, Error>,
+    ) -> Result<Vec<Finding>, Error> {
         let needed = self.needed_by(gpu);
         self.take_in(&needed)?;
-        let checked = check().map_err(|error| match error.id() {
+        let mut checked = check().map_err(|error| match error.id() {
             id if id == ids::RUNTIME_IGNORES_MARKERS => error.about(|reason| {
                 reason.then("; stage it without `--split`, or with ROCm 7.13 or newer")
             }),
             _ => error,
         })?;
         self.take_out(&needed)?;
+        for note in checked.iter_mut().filter(|found| found.id == ids::NEWER_ROCM_NEEDED) {
+            note.help = Some("for an older ROCm, stage without `--split`".to_owned());
+        }
         Ok(checked)
     }
 
