@@ -10,7 +10,9 @@ use insta::assert_snapshot;
 use kpack_core::Severity;
 use kpack_doctor::{Options, Scope, examine};
 use kpack_split::install::{InstallOptions, install};
-use kpack_tests::fixture::{FatLibrary, Kind, Storage, code, code_object, stub_library};
+use kpack_tests::fixture::{
+    FatLibrary, Kind, Storage, code, code_object, rocm_split, stub_library,
+};
 use kpack_tests::process;
 use kpack_tests::require::tools;
 use kpack_tests::tree::{Tree, entries_below};
@@ -20,6 +22,7 @@ use crate::cargo_build::nothing_hidden;
 use crate::command::{Row, said, said_by, succeeds, words};
 use crate::machine::reading_runtime;
 use crate::stage_application::{GPUS, database, library};
+use crate::verified::{check_with, faults as faults_in};
 
 /// ROCm in `rocm`, whose runtime reads archives, and a program in `app` with code of its own, a library, and MIOpen's plugins.
 pub(crate) fn application() -> Tree {
@@ -47,7 +50,7 @@ pub(crate) fn application() -> Tree {
 }
 
 /// Unpacks these parts over each other, in this order.
-fn unpacked(tree: &Tree, parts: &[&str]) -> PathBuf {
+pub(crate) fn unpacked(tree: &Tree, parts: &[&str]) -> PathBuf {
     let installed = tree.path("installed");
     let _ = fs::remove_dir_all(&installed);
     fs::create_dir(&installed).unwrap();
@@ -134,13 +137,13 @@ fn a_second_run_replaces_the_first() {
     assert!(said.contains("it has `gfx942/mine`, which was not staged"), "{said}");
 }
 
-/// The faults that the doctor finds in an installed application for a GPU.
-fn faults(tree: &Tree, installed: &Path, gpu: &str) -> String {
+/// The faults that the doctor finds in a program of an installed application for a GPU.
+pub(crate) fn faults(tree: &Tree, installed: &Path, program: &str, gpu: &str) -> String {
     let mut options = Options::default();
     options.targets = vec![gpu.parse().unwrap()];
     options.system = tree.path("system");
     options.scope = Some(Scope { directory: Some(installed.to_owned()), ..Scope::default() });
-    let report = examine(&[installed.join("bin/vec")], &options).unwrap();
+    let report = examine(&[installed.join(program)], &options).unwrap();
     let findings = report.findings.iter().map(|found| &found.finding);
     let faults = findings.filter(|finding| finding.severity == Severity::Fault);
     Vec::from_iter(faults.map(|fault| format!("{}: {}", fault.file().display(), fault.text)))
@@ -165,11 +168,11 @@ fn parts_unpack_over_each_other() {
         let installed = unpacked(&tree, &["host", gpu]);
         let entries = entries_below(&installed);
         assert_eq!(entries_below(&unpacked(&tree, &[gpu, "host"])), entries);
-        assert_eq!(faults(&tree, &installed, gpu), "");
+        assert_eq!(faults(&tree, &installed, "bin/vec", gpu), "");
         process::run(&mut Command::new(installed.join("bin/vec")));
     }
     let installed = unpacked(&tree, &["host", "gfx942"]);
-    assert!(faults(&tree, &installed, "gfx1100").contains("gfx1100"));
+    assert!(faults(&tree, &installed, "bin/vec", "gfx1100").contains("gfx1100"));
     // Parts that are not unpacked lack each other.
     let hint = "unpack `host` and the parts for one GPU into one directory";
     let beside = said(&tree, &words("verify dist"));
@@ -259,6 +262,68 @@ fn an_archive_with_code_of_two_binaries() {
         assert!(tree.path("dist").join(path).exists());
     }
     assert_eq!(split["host/lib/libvec.so"], from("lib/libvec.so"));
+}
+
+/// Given a library that ROCm's tool split, and the same after a join, then the parts have its code, whatever else is in its archives.
+#[test]
+fn libraries_of_rocms_tool() {
+    let codes = |of: u8| {
+        let code = |(gpu, byte)| (gpu, code_object(gpu, &[byte; 50_000]).unwrap());
+        GPUS.into_iter().zip(of..).map(code)
+    };
+    for name in ["app", "vec"] {
+        let tree = Tree::new();
+        let library = FatLibrary::new().wrapper(Storage::Plain, codes(1));
+        let library = library.wrapper(Storage::Zstd(2), codes(3)).flag("-Wl,-soname,libvec.so");
+        library.build(&tree.path("app/lib/libvec.so")).unwrap();
+        let program = FatLibrary::new().kind(Kind::Pie).wrapper(Storage::Plain, codes(5));
+        let program = program.linked_with(tree.path("app/lib/libvec.so"), "$ORIGIN/../lib");
+        program.build(&tree.path(&format!("app/bin/{name}"))).unwrap();
+        tree.copy_file("app/lib/libvec.so", "fat");
+        rocm_split(&library, &tree.path("app"), "lib/libvec.so", "vec_lib").unwrap();
+        for joins in [false, true] {
+            if joins {
+                succeeds(&tree, &words("join --prefix app --arch all lib/libvec.so"));
+            }
+            succeeds(&tree, &words(&format!("stage app/bin/{name} --output-dir dist --split")));
+            for gpu in GPUS {
+                let installed = unpacked(&tree, &["host", gpu]);
+                let program = format!("bin/{name}");
+                assert_eq!(faults(&tree, &installed, &program, gpu), "");
+                let originals =
+                    [("lib/libvec.so", "fat".to_owned()), (&program, format!("app/{program}"))];
+                for (file, original) in originals {
+                    let file = format!("installed/{file}");
+                    let report = check_with(&tree, &file, Some(&original), &[gpu]);
+                    assert_eq!(faults_in(&report), [""; 0], "{name}: {file} {gpu} {joins}");
+                }
+                process::run(&mut Command::new(installed.join(program)));
+            }
+        }
+    }
+}
+
+/// Given a library that was joined for one GPU, when the code for another is in archives that its part would not have, then the
+/// message says what to do.
+#[test]
+fn code_that_a_join_left_in_archives() {
+    let tree = application();
+    install(&InstallOptions::new(tree.path("app"), "other", ["lib/libvec.so"]), &()).unwrap();
+    let stage = words("stage app/bin/vec --output-dir dist --split");
+    let join = |gpus: &str| {
+        succeeds(&tree, &words(&format!("join --prefix app --arch {gpus} lib/libvec.so")));
+    };
+    join("gfx942");
+    let said = said(&tree, &stage);
+    let expected = "/app/lib/libvec.so: joined, and its code for gfx1100 is only in `.kpack/other_lib_@GFXARCH@.kpack` \
+                    (expected `.kpack/vec_lib_@GFXARCH@.kpack`); to stage it, run `kpack join --arch all` first \
+                    [split-already]";
+    assert!(said.contains(expected), "{said}");
+    join("all");
+    succeeds(&tree, &stage);
+    for gpu in GPUS {
+        assert_eq!(faults(&tree, &unpacked(&tree, &["host", gpu]), "bin/vec", gpu), "");
+    }
 }
 
 /// Given programs and libraries with much code and with run paths, then the parts have what `kpack split` makes of them in an

@@ -8,7 +8,7 @@ use std::sync::Arc;
 use kpack_core::finding::Finding;
 use kpack_core::publish::Directory;
 use kpack_core::words::list_some;
-use kpack_core::{DebugInfo, Error, Severity, ids};
+use kpack_core::{DebugInfo, Error, Reason, Severity, ids};
 use kpack_format::names::Group;
 use kpack_format::{Delivery, TargetId};
 use kpack_split::install::{FileReport, InstallOptions, Outcome, install_parsed};
@@ -39,6 +39,15 @@ pub(super) fn split_binaries(
         let mut options = InstallOptions::new(staged.root, module, files);
         options.storage.debug = debug.clone();
         let report = install_parsed(&options, &originals, Some(debug_files), &());
+        let report = report.map_err(|error| match error.id() {
+            // Nobody chooses the module here.
+            id if id == ids::SPLIT_ALREADY => error.about(|Reason { text, details, .. }| {
+                let fact = text.split("; ").next().unwrap_or(&text);
+                let advice = "to stage it, run `kpack join --arch all` first";
+                Reason::new(format!("{fact}; {advice}"), details)
+            }),
+            _ => error,
+        });
         let report = report.map_err(|error| error.with_path(|path| staged.origin(path)));
         let report = report.map_err(|error| staged.shown(error))?;
         let manifest = Group::new(module, &options.component).manifest();
