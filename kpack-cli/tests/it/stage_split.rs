@@ -375,7 +375,10 @@ fn debug_information() {
     };
     let size = staged("");
     let again = said(&tree, &words("stage bin/add --output-dir dist --split"));
-    assert!(again.contains(" of add; to remove it, stage with --strip-debug"), "{again}");
+    let places =
+        "in gfx1100/lib/.kpack/add_lib_gfx1100.kpack, gfx942/lib/.kpack/add_lib_gfx942.kpack";
+    let advice = format!("stored device code {places}; to remove it, stage with --strip-debug");
+    assert!(again.contains("/dist: debug information") && again.contains(&advice), "{again}");
     let failing = "stage bin/add --output-dir dist --split --strip-debug=debug --arch gfx1030";
     assert!(said(&tree, &words(failing)).contains("[missing-target]"));
     assert!(!tree.path("debug").exists());
@@ -383,5 +386,12 @@ fn debug_information() {
     let files = tree.files();
     assert_eq!(files.iter().filter(|file| file.starts_with("debug/.build-id/")).count(), 2);
     assert!(staged(" --strip-debug") < size);
+    let stripped = said(&tree, &words("stage bin/add --output-dir dist --split --strip-debug"));
+    let line = stripped.lines().find(|line| line.contains("/dist: removed the debug information"));
+    let line = line.unwrap_or_else(|| panic!("{stripped}"));
+    assert!(line.ends_with(&format!("%) {places} [debug-information]")), "{line}");
+    for place in places[3..].split(", ") {
+        assert!(tree.path("dist").join(place).exists(), "{place}");
+    }
     nothing_hidden(&tree);
 }

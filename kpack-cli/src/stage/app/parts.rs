@@ -8,7 +8,7 @@ use std::sync::Arc;
 use kpack_core::finding::Finding;
 use kpack_core::publish::Directory;
 use kpack_core::words::list_some;
-use kpack_core::{DebugInfo, Error, Reason, Severity, ids};
+use kpack_core::{DebugInfo, Error, Reason, Severity, ids, shown};
 use kpack_format::names::Group;
 use kpack_format::{Delivery, TargetId};
 use kpack_split::install::{FileReport, InstallOptions, Outcome, install_parsed};
@@ -51,9 +51,12 @@ pub(super) fn split_binaries(
         let report = report.map_err(|error| error.with_path(|path| staged.origin(path)));
         let report = report.map_err(|error| staged.shown(error))?;
         let manifest = Group::new(module, &options.component).manifest();
+        let mut archives = Vec::new();
         for archive in report.archives.iter().filter(|archive| archive.changed) {
             let path = archive.path.strip_prefix(staged.root).unwrap_or(&archive.path);
             written.extend([path.to_owned(), path.with_file_name(&manifest)]);
+            let part = archive.target.parse().map(|target: TargetId| target.plain().to_string());
+            archives.extend(part.map(|part| shown(&Path::new(&part).join(path)).to_string()));
         }
         // The code of any other copy without code would be nowhere.
         let lacks_code = |file: &&FileReport| {
@@ -63,14 +66,18 @@ pub(super) fn split_binaries(
         if let Some(file) = report.files.iter().find(lacks_code) {
             return Err(Error::changed(&staged.origin(&staged.root.join(&file.path))));
         }
+        let kpacks = staged.root.join(&options.kpack_dir);
         for mut finding in report.findings {
-            finding.path = finding.path.map(|path| staged.place(&path));
+            // The archives move to the parts.
+            let is_of_archives = finding.path.as_ref() == Some(&kpacks);
+            finding.path = match is_of_archives {
+                true => staged.output.parent().map(Path::to_owned),
+                false => finding.path.map(|path| staged.place(&path)),
+            };
             finding.text = staged.shown_text(&finding.text);
-            if finding.id == ids::DEBUG_INFORMATION && finding.help.is_some() {
-                // The archives move to the parts.
-                finding.path = None;
-                finding.text += &format!(" of {module}");
-                finding.help = Some(STRIP.to_owned());
+            if is_of_archives && finding.id == ids::DEBUG_INFORMATION {
+                finding.text += &format!(" in {}", list_some(&archives, MOST_NAMED));
+                finding.help = finding.help.map(|_| STRIP.to_owned());
             }
             findings.push(finding);
         }
