@@ -2,7 +2,7 @@
 
 use std::fmt::{self, Write as _};
 use std::io;
-use std::path::{Path, PathBuf};
+use std::path::{MAIN_SEPARATOR, MAIN_SEPARATOR_STR, Path, PathBuf};
 
 use kpack_format::archive::ArchiveError;
 use kpack_format::{Details, Reason};
@@ -184,9 +184,13 @@ impl Error {
     }
 }
 
-/// A path for messages, [`escaped`].
+/// A path for messages, [`escaped`]. On Windows, parts of it may have been written with another separator than the others; it has
+/// one here.
 pub fn shown(path: &Path) -> impl fmt::Display {
-    escaped(&path.to_string_lossy()).to_string()
+    let text = path.to_string_lossy();
+    let is_mixed = MAIN_SEPARATOR != '/' && text.contains(MAIN_SEPARATOR);
+    let text = if is_mixed { text.replace('/', MAIN_SEPARATOR_STR).into() } else { text };
+    escaped(&text).to_string()
 }
 
 /// Escapes names of files, kernels or targets so that they fit on one line. It escapes control

@@ -632,6 +632,24 @@ fn archives_that_loaders_on_linux_do_not_find_are_noted() {
     assert!(said.contains(ids::NAMES_WITHOUT_COLONS.as_str()), "{said}");
 }
 
+/// Given paths with the separators of Windows, then these are not mixed with others in what is printed, and lead to where they did.
+#[test]
+fn paths_have_one_separator() {
+    if !windows::available() {
+        return;
+    }
+    let tree = Tree::new();
+    dll(&tree, "in/here/bin/vec.dll", "add");
+    let line = ["split", "--prefix", ".", "--module", "vec", r"bin\vec.dll"];
+    let (said, code, _) = run_within(&tree, &[&line[..], &["--dry-run"]].concat());
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains(r"would write vec_lib_TARGET.kpack to .\lib\.kpack, for"), "{said}");
+    let (said, code, _) = run_within(&tree, &line);
+    assert_eq!(code, Some(0), "{said}");
+    assert!(said.contains(r"the device code is in .\lib\.kpack"), "{said}");
+    assert!(!said.contains(ids::RESOLVED_ELSEWHERE.as_str()), "{said}");
+}
+
 /// Given a display adapter of AMD, then its GPU is that of the machine, whatever the variable for Linux says. If kpack
 /// does not know one of them, then it knows none.
 #[test]

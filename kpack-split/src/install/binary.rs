@@ -14,6 +14,7 @@ use crate::report::Report;
 use crate::split::{self, BinaryKind, FatFile, Presplit, Spirv};
 use crate::{Error, ids};
 use kpack_core::Id;
+use kpack_core::files::with_slashes;
 
 /// A binary and its device code.
 pub(super) struct InstallBinary {
@@ -126,7 +127,7 @@ pub(super) fn read(
             Some(_) => prefix.absent_binary(file)?,
             None => prefix.binary(file)?,
         };
-        if located.name != file.to_string_lossy() && !file.is_absolute() {
+        if located.name != with_slashes(file) && !file.is_absolute() {
             report.note(
                 ids::RESOLVED_ELSEWHERE,
                 file,
