@@ -137,6 +137,12 @@ fn a_second_run_replaces_the_first() {
     assert!(said.contains("it has `gfx942/mine`, which was not staged"), "{said}");
 }
 
+/// The archives in the directory for the host.
+pub(crate) fn archives_of_host(tree: &Tree) -> Vec<String> {
+    let is_one = |file: &String| file.starts_with("dist/host/") && file.ends_with(".kpack");
+    Vec::from_iter(tree.files().into_iter().filter(is_one))
+}
+
 /// The faults that the doctor finds in a program of an installed application for a GPU.
 pub(crate) fn faults(tree: &Tree, installed: &Path, program: &str, gpu: &str) -> String {
     let mut options = Options::default();
@@ -286,6 +292,7 @@ fn libraries_of_rocms_tool() {
                 succeeds(&tree, &words("join --prefix app --arch all lib/libvec.so"));
             }
             succeeds(&tree, &words(&format!("stage app/bin/{name} --output-dir dist --split")));
+            assert_eq!(archives_of_host(&tree), [""; 0]);
             for gpu in GPUS {
                 let installed = unpacked(&tree, &["host", gpu]);
                 let program = format!("bin/{name}");

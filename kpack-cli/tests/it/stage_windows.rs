@@ -1,22 +1,27 @@
 //! Given programs and DLLs for Windows, when they are staged, then the release and the report are as for others, also
 //! where one module has several binaries.
 
-use std::collections::BTreeSet;
+use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 
 use kpack_cli::stage::Options;
 use kpack_core::{DebugInfo, ids};
 use kpack_split::report::Report;
-use kpack_tests::fixture::{FatLibrary, Storage, WindowsBuild, WindowsLinker, code};
-use kpack_tests::require;
-use kpack_tests::tree::Tree;
+use kpack_tests::fixture::{FatLibrary, Storage, WindowsBuild, WindowsLinker, code, code_object};
+use kpack_tests::process::run;
+use kpack_tests::tree::{Tree, entries_below};
+use kpack_tests::{require, sha256, windows};
 
-use crate::cargo_build::{artifact_of, messages, refused_with, stage};
+use crate::cargo_build::{artifact_of, messages, nothing_hidden, refused_with, stage};
 use crate::command::{succeeds, words};
 use crate::spirv::{CLANG_19, spirv};
+use crate::stage_application::database;
+use crate::stage_split::{archives_of_host, faults, unpacked};
 use crate::strip_debug::{Code, SMALL, TOOLS};
-use crate::verified::assert_holds;
+use crate::verified::{assert_holds, check_with, faults as faults_in};
+use crate::windows::exe;
+use crate::windows_rust::runtime;
 
 /// Builds binaries, and returns Cargo's messages about them.
 fn built(tree: &Tree, binaries: &[(&str, FatLibrary)]) -> String {
@@ -197,4 +202,114 @@ fn spirv_stays_unless_it_is_dropped_or_archived() {
         let expected = expected.map(|target| format!("dist/lib/.kpack/app_lib_{target}.kpack"));
         assert_eq!(archives(&tree), Vec::from_iter(expected), "{how}");
     }
+}
+
+/// The binaries of an application, each with what its host code does after it has registered its device code.
+const APPLICATION: [(&str, &str); 3] = [
+    ("rocblas.dll", "__declspec(dllexport) int rocblas(void) { {register} return 0; }"),
+    (
+        "vec.dll",
+        "__declspec(dllimport) int rocblas(void);\n\
+         __declspec(dllexport) int vec(void) { {register} return rocblas(); }",
+    ),
+    (
+        "app.exe",
+        "__declspec(dllimport) int vec(void);\nvoid entry(void);\nvoid start(void) { {register} vec(); entry(); }",
+    ),
+];
+
+/// The parts of the application, and a GPU for each.
+const PARTS: [(&str, &str); 2] = [("gfx1100", "gfx1100"), ("gfx90a", "gfx90a:sramecc+:xnack+")];
+
+/// The code objects of a binary of the application, by target.
+fn codes_of(binary: usize) -> [(&'static str, Vec<u8>); 2] {
+    let code = |target: &'static str, byte| (target, code_object(target, &[byte; 50_000]).unwrap());
+    let byte = 2 * binary as u8;
+    [code("gfx1100", byte), code("gfx90a:xnack+", byte + 1)]
+}
+
+/// A program for Windows in `rocm/lib`, with DLLs, their kernel database and a HIP runtime beside it.
+fn application() -> Tree {
+    let tree = Tree::new();
+    let at = |name: &str| tree.path("rocm/lib").join(name);
+    fs::create_dir_all(at("")).unwrap();
+    let runtime = runtime(&tree);
+    for name in ["rocm_kpack.dll", "amdhip64_10.dll"] {
+        fs::copy(runtime.join(name), at(name)).unwrap();
+    }
+    for (index, (name, source)) in APPLICATION.into_iter().enumerate() {
+        let register = "__hipRegisterFatBinary(wrapper0);";
+        let source = source.replace("{register}", register);
+        tree.write(
+            "more.c",
+            format!("void **__hipRegisterFatBinary(const void *);\nextern const char wrapper0[];\n{source}\n"),
+        );
+        let mut flags = vec!["-s".to_owned(), tree.path("more.c").display().to_string()];
+        let is_program = name.ends_with(".exe");
+        flags.extend(is_program.then(|| "-Wl,-e,start".to_owned()));
+        let needed = APPLICATION[..index].iter().map(|(name, _)| *name).rev().take(1);
+        let needed = needed.chain(["amdhip64_10.dll"]).map(|name| at(name).display().to_string());
+        flags.extend(needed);
+        let flags = Vec::from_iter(flags.iter().map(String::as_str));
+        let build = WindowsBuild { linker: WindowsLinker::Gnu, is_program, flags: &flags };
+        let library = FatLibrary::new().wrapper(Storage::Plain, codes_of(index));
+        library.build_for_windows(build, &at(name)).unwrap();
+    }
+    PARTS.iter().for_each(|(part, _)| database(&tree, part));
+    tree
+}
+
+/// The code that a program loads on a GPU.
+fn loads(program: &Path, gpu: &str) -> Vec<String> {
+    let printed = run(windows::wine(program).env("STUB_HIP_AGENT", gpu));
+    let lines = printed.lines().map(str::trim).filter(|line| line.starts_with("loaded "));
+    Vec::from_iter(lines.map(str::to_owned))
+}
+
+/// Given a program with DLLs and a kernel database, when it is staged in parts, then those for a GPU have the code of the original,
+/// and are what a split of the application makes, and `kpack.exe` writes the same.
+#[test]
+fn parts_of_a_program() {
+    if !windows::available() {
+        return;
+    }
+    let tree = application();
+    let line = "stage rocm/lib/app.exe --output-dir";
+    succeeds(&tree, &words(&format!("{line} dist --split")));
+    nothing_hidden(&tree);
+    assert_eq!(archives_of_host(&tree), [""; 0]);
+    for (index, (part, gpu)) in PARTS.into_iter().enumerate() {
+        let installed = unpacked(&tree, &["host", part]);
+        assert_eq!(faults(&tree, &installed, "bin/app.exe", gpu), "");
+        let report = check_with(&tree, "installed", None, &[gpu]);
+        assert_eq!(faults_in(&report), [""; 0], "{gpu}");
+        let mut expected = Vec::new();
+        for (binary, (name, _)) in APPLICATION.into_iter().enumerate() {
+            let original = format!("rocm/lib/{name}");
+            let report =
+                check_with(&tree, &format!("installed/bin/{name}"), Some(&original), &[gpu]);
+            assert_eq!(faults_in(&report), [""; 0], "{name} {gpu}");
+            let (_, code) = &codes_of(binary)[index];
+            expected.insert(0, format!("loaded {} {}", code.len(), sha256(code)));
+        }
+        assert_eq!(loads(&installed.join("bin/app.exe"), gpu), expected, "{gpu}");
+    }
+
+    succeeds(&tree, &words(&format!("{line} whole")));
+    for (name, _) in APPLICATION {
+        let module = name.split('.').next().unwrap();
+        succeeds(&tree, &words(&format!("split --prefix whole --module {module} bin/{name}")));
+    }
+    let mut whole = entries_below(&tree.path("whole"));
+    whole.retain(|path, _| path != Path::new(".kpack-stage"));
+    assert_eq!(entries_below(&unpacked(&tree, &["host", "gfx1100", "gfx90a"])), whole);
+
+    let output = exe(&tree, &words(&format!("{line} other --split"))).output().unwrap();
+    let said = String::from_utf8(output.stderr).unwrap();
+    assert!(output.status.success() && said.is_empty(), "{said}");
+    let bytes = |directory: &str| {
+        let entries = entries_below(&tree.path(directory)).into_iter();
+        BTreeMap::from_iter(entries.map(|(path, (_, bytes))| (path, bytes)))
+    };
+    assert_eq!(bytes("other"), bytes("dist"));
 }

@@ -59,7 +59,7 @@ fn kernels(tree: &Tree, runtime: &Path, build: fn(&Hip) -> Library) -> Library {
 }
 
 /// Builds the loader and a runtime that asks it, and returns their directory.
-fn runtime(tree: &Tree) -> PathBuf {
+pub(crate) fn runtime(tree: &Tree) -> PathBuf {
     let kind = ["--lib", "--crate-type", "cdylib"];
     let loader = windows::build(&[&["rustc", "-p", "kpack-runtime"], &kind[..]].concat());
     let directory = tree.path("runtime");
