@@ -76,17 +76,22 @@ fn application() -> Tree {
     stub("libhsa-runtime64.so.1", "", &others);
     stub("libLLVM.so.21.1", "", &[]);
     stub("libamd_comgr.so.3", "", &["libLLVM.so.21.1".to_owned()]);
+    stub("libamd_comgr_loader.so.1", "", &[]);
     tree.write("rocm/amdgcn/bitcode/ocml.bc", "");
     kpack_loader(&tree, "rocm/lib/librocm_kpack.so.0");
     let code = "int kpack_load_code_object(void);\n\
         int (*loads)(void) = kpack_load_code_object;\n\
         const char comgr[] = \"libamd_comgr.so.3\";";
-    let needed = ["librocm_kpack.so.0", "libhsa-runtime64.so.1"].map(str::to_owned);
-    stub("libamdhip64.so.7", code, &needed);
+    let needed = ["librocm_kpack.so.0", "libhsa-runtime64.so.1", "libamd_comgr_loader.so.1"];
+    stub("libamdhip64.so.7", code, &needed.map(str::to_owned));
     let hip = at("libamdhip64.so.7");
+    stub("libhiprtc-builtins.so.7", "", &[]);
+    stub("libhiprtc.so.7", "const char comgr[] = \"libamd_comgr.so.3\";", &[]);
     library("librocblas.so.5").linked_with(&hip, "$ORIGIN").build(&at("librocblas.so.5")).unwrap();
     GPUS.iter().for_each(|gpu| database(&tree, gpu));
-    let vec = library("libvec.so").linked_with(at("librocblas.so.5"), "$ORIGIN/../../rocm/lib");
+    let rocm = "$ORIGIN/../../rocm/lib";
+    let vec = library("libvec.so").linked_with(at("librocblas.so.5"), rocm);
+    let vec = vec.linked_with(at("libhiprtc.so.7"), rocm);
     vec.build(&tree.path("app/lib/libvec.so")).unwrap();
     let program = FatLibrary::new().kind(Kind::Pie);
     let program = program.linked_with(tree.path("app/lib/libvec.so"), "$ORIGIN/../lib");
@@ -116,9 +121,14 @@ fn each_file_of_a_staged_application_is_missed() {
     };
     let removed = each_file(&tree.path("dist"), faults);
     assert!(removed.missed.len() >= 30, "{removed:#?}");
-    // Only kpack reads its mark of the directory and the manifest. Most builds of comgr contain what is in the bitcode.
+    // Only kpack reads its mark of the directory and the manifest. Comgr contains the bitcode, and hipRTC its builtins.
     assert_eq!(
         removed.unnoticed,
-        [".kpack-stage", "amdgcn/bitcode/ocml.bc", "lib/.kpack/vec_lib.kpm"]
+        [
+            ".kpack-stage",
+            "amdgcn/bitcode/ocml.bc",
+            "lib/.kpack/vec_lib.kpm",
+            "lib/libhiprtc-builtins.so.7"
+        ]
     );
 }

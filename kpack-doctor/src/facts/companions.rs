@@ -46,6 +46,7 @@ const ALL: &[Companions] = &[
         named: Some(Named { start: "rocsolver", is_required: false }),
         ..COMPANIONS
     },
+    // It contains the same header, and so works without this library.
     Companions { of: &["hiprtc*"], beside: &["hiprtc-builtins*"], ..COMPANIONS },
     Companions { of: &["hsa-runtime64*"], beside: &["hsa-amd-aqlprofile64*"], ..COMPANIONS },
     Companions {
@@ -55,7 +56,7 @@ const ALL: &[Companions] = &[
         ..COMPANIONS
     },
     Companions {
-        // Clang's bitcode for the functions of the device, unless it is in the library.
+        // Clang's bitcode for the functions of the device. The library contains it, and so works without these files.
         of: &["amd_comgr*"],
         read: &["amdgcn/bitcode", "../amdgcn/bitcode", "llvm/lib/clang/*/lib/amdgcn/bitcode"],
         ..COMPANIONS
@@ -182,7 +183,8 @@ const PIECE: usize = 1 << 20;
 const LONGEST: usize = 64;
 
 /// What the file at `path` loads by name, apart from what it is linked with. Whoever vendors libraries often links what was
-/// loaded by name, and renames it: ROCm 7.14 still loads the old name as well, if it is there.
+/// loaded by name, and renames it; and ROCm can be built to link a loader, `libamd_comgr_loader`, instead of comgr. The old name
+/// is needed in both cases.
 ///
 /// # Errors
 /// [`Error::Io`] if the file cannot be read.
@@ -195,17 +197,15 @@ pub(crate) fn names<'n>(
     let is_dll = name.to_ascii_lowercase().ends_with(".dll");
     let mut found = Vec::new();
     for library in rows(&name).filter_map(|row| row.named.as_ref()) {
-        let stems = linked.clone().filter_map(stem);
-        let mut linked_as = stems.filter(|stem| stem.starts_with(library.start)).peekable();
-        let is_linked = linked_as.peek().is_some();
-        if linked_as.any(|stem| stem == library.start) {
+        let mut stems = linked.clone().filter_map(stem);
+        if stems.any(|stem| stem == library.start) {
             continue;
         }
         let start =
             if is_dll { library.start.to_owned() } else { format!("lib{}.so", library.start) };
         let name = name_in(file, &start, is_dll).map_err(|e| Error::io(path, "read", e))?;
         let name = name.filter(|name| !linked.clone().any(|linked| linked == name));
-        let is_required = library.is_required && !is_linked;
+        let is_required = library.is_required;
         found.extend(name.map(|name| NamedLibrary { name, is_required }));
     }
     Ok(found)
@@ -309,11 +309,11 @@ mod tests {
             required("libamd_comgr.so.3")
         );
         assert_eq!(names_in("libamdhip64.so.6", comgr, &["libamd_comgr.so.3"]), []);
-        // An auditor of wheels has linked it.
-        assert_eq!(
-            names_in("libamdhip64.so.6", comgr, &["libamd_comgr-8aab37bd.so.3"]),
-            [("libamd_comgr.so.3".to_owned(), false)]
-        );
+        // An auditor of wheels has linked it, or it is linked with a loader.
+        for linked in ["libamd_comgr-8aab37bd.so.3", "libamd_comgr_loader.so.1"] {
+            let found = names_in("libamdhip64.so.6", comgr, &[linked]);
+            assert_eq!(found, required("libamd_comgr.so.3"), "{linked}");
+        }
         assert_eq!(names_in("amdhip64_7.dll", b"amd_comgr_2.dll\0", &["amd_comgr_2.dll"]), []);
         assert_eq!(names_in("libother.so.6", comgr, &[]), []);
         assert_eq!(names_in("libhiprtc.so.6", b"\0libamd_comgr.so\0", &[]), []);

@@ -20,8 +20,8 @@ use crate::machine::{code, kpack_loader, reading_runtime, split_files};
 
 /// The GPU of the application.
 const GPU: &str = "gfx1100";
-/// What the HIP runtime loads by name.
-const COMGR: &str = "libamd_comgr.so.3";
+/// What the HIP runtime loads by name, and the loader of it that it is linked with.
+const COMGR: [&str; 2] = ["libamd_comgr.so.3", "libamd_comgr_loader.so.1"];
 /// Libraries that the program needs besides.
 const OTHERS: usize = 16;
 
@@ -92,14 +92,16 @@ fn for_linux() -> Tree {
         stub(name, "", &[]);
     }
     stub("libhsa-runtime64.so.1", "", &["libnuma.so.1", "libelf.so.1"]);
-    stub(COMGR, "", &["libLLVM.so.21.1"]);
+    let [comgr, comgr_loader] = COMGR;
+    stub(comgr, "", &["libLLVM.so.21.1"]);
+    stub(comgr_loader, "", &[]);
     kpack_loader(&tree, "app/lib/librocm_kpack.so.0");
     let code = format!(
         "int kpack_load_code_object(void);\n\
          int (*loads)(void) = kpack_load_code_object;\n\
-         const char comgr[] = \"{COMGR}\";"
+         const char comgr[] = \"{comgr}\";"
     );
-    let needed = ["librocm_kpack.so.0", "libhsa-runtime64.so.1"];
+    let needed = ["librocm_kpack.so.0", "libhsa-runtime64.so.1", comgr_loader];
     stub("libamdhip64.so.7", &code, &needed);
     stub("librocblas.so.5", "", &["libamdhip64.so.7"]);
     database(&tree, "app/lib/rocblas/library");

@@ -1,15 +1,16 @@
-//! A program with ROCm's HIP runtime and a real library, which kpack staged in parts.
+//! A program with ROCm's HIP runtime and a real library, which kpack staged in parts, and what is staged although no library of
+//! ROCm needs it.
 
 use std::fs;
 use std::path::Path;
 
 use anyhow::{Result, ensure};
-use kpack_tests::require::checked;
+use kpack_tests::require::{self, checked};
 use xshell::cmd;
 
 use super::rig::{self, Execution, Outcome, Rig};
-use super::{has_rocm, installed_rocrand};
-use crate::support::{copy, output, prefix, run, shell};
+use super::{has_rocm, installed_rocrand, windows};
+use crate::support::{copy, output, prefix, run, shell, work};
 
 /// The parts, with the ISAs of GPUs that load code from them.
 const PARTS: [(&str, &[&str]); 2] =
@@ -92,4 +93,28 @@ fn check(rig: &Rig, has_our_loader: bool) -> Result<usize> {
     // Each has the runtime with its compiler.
     fs::remove_dir_all(work)?;
     Ok(count)
+}
+
+/// Given a program that compiles a kernel, then it opens neither the bitcode beside comgr nor hipRTC's library of builtins, because
+/// comgr and hipRTC contain both. So the doctor does not miss these files.
+#[test]
+#[ignore = "needs Debian's ROCm"]
+fn what_a_compiler_does_not_read() -> Result<()> {
+    if !has_rocm() || !require::tracing() {
+        return Ok(());
+    }
+    let work = work("real-compile");
+    let [source, program, trace] = ["compile.c", "compile", "trace"].map(|name| work.join(name));
+    // This ROCm does not know gfx1100.
+    fs::write(&source, windows::COMPILE.replace("gfx1100", "gfx1030"))?;
+    run!("cc -O2 -o {program} {source} -l:libamdhip64.so.5")?;
+    let compiled = run!("strace -f -e trace=%file -o {trace} {program}")?;
+    let trace = fs::read_to_string(trace)?;
+    let names = ["libamd_comgr.so.", "amdgcn/bitcode/", "hiprtc-builtins"];
+    let opened = names.map(|name| {
+        trace.lines().any(|line| line.contains(name) && !line.contains(" = -1 ENOENT"))
+    });
+    ensure!(opened == [true, false, false], "{names:?}: {opened:?}");
+    checked(&format!("{}: opened neither bitcode nor builtins", compiled.trim()));
+    Ok(fs::remove_dir_all(work)?)
 }

@@ -271,7 +271,7 @@ fn stub_imports(dll: &[u8], directory: &Path) -> Result<()> {
 }
 
 /// Compiles a kernel, for which hipRTC loads comgr by name.
-const COMPILE: &str = r#"#include <stdio.h>
+pub(super) const COMPILE: &str = r#"#include <stdio.h>
 typedef struct program *hiprtcProgram;
 int hiprtcCreateProgram(hiprtcProgram *, const char *, const char *, int, const char **,
                         const char **);
