@@ -6,6 +6,7 @@ use std::path::{Path, PathBuf};
 use kpack_core::finding::Id;
 use kpack_core::{Error, ids};
 use kpack_format::TargetId;
+use kpack_format::names::SearchPath;
 use kpack_split::input::{MarkerGroup, Obstacle, Resolver};
 
 use super::misplaced::MisplacedArchive;
@@ -24,8 +25,8 @@ pub(crate) enum CodeForGpu {
     /// Nowhere; there is code for these targets only.
     Nowhere(BTreeSet<String>),
     /// There are archives for these targets only, and nothing says for which ones they were built. Where an archive
-    /// would be.
-    Unlisted(BTreeSet<String>, Vec<PathBuf>),
+    /// would be, and what to do if there are none.
+    Unlisted(BTreeSet<String>, Vec<PathBuf>, Option<String>),
 }
 
 impl CodeForGpu {
@@ -96,33 +97,36 @@ impl CodeForGpu {
                     let others = others.into_iter().cloned().collect();
                     match resolver.unlisted(gpu) {
                         places if places.is_empty() => Self::Nowhere(others),
-                        places => Self::Unlisted(others, places),
+                        places => {
+                            Self::Unlisted(others, places, resolver.kpacks.advice_without_any())
+                        }
                     }
                 }
             });
         };
-        let (id, what, advice) = match obstacle {
+        Ok(match obstacle {
             Obstacle::Damaged(archive, reason) => {
-                return Ok(Self::damaged(ids::DAMAGED_ARCHIVE, archive, reason));
+                Self::damaged(ids::DAMAGED_ARCHIVE, archive, reason)
             }
-            Obstacle::OtherBuild(archive) => (
+            Obstacle::OtherBuild(archive) => Self::Fault(
                 ids::STALE_ARCHIVE,
                 format!("{} is made for another build of it", archive.display()),
-                "install host and device packages of one version",
+                "install host and device packages of one version".to_owned(),
             ),
             Obstacle::Missing(place) => {
+                let searched = resolver.kpacks.searched.iter();
                 let place = match place {
                     Some(place) => place.display().to_string(),
-                    None => group.marker.kpack_search_paths.join("`, `"),
+                    None => joined(searched.map(|path| SearchPath::new(path).expand(&target))),
                 };
-                (
+                let advice = resolver.kpacks.advice_without_any();
+                Self::Fault(
                     ids::MISSING_ARCHIVE,
                     format!("the archive for {target} is missing: `{place}`"),
-                    "install the package that contains it",
+                    advice.unwrap_or_else(|| "install the package that contains it".to_owned()),
                 )
             }
-        };
-        Ok(Self::Fault(id, what, advice.to_owned()))
+        })
     }
 
     fn damaged(id: Id, archive: &Path, reason: &str) -> Self {
@@ -133,16 +137,16 @@ impl CodeForGpu {
     /// Adds the code of another part of the binary. Not every part is compiled for every GPU.
     pub(crate) fn add(&mut self, other: Self) {
         match (&mut *self, other) {
-            (Self::Nowhere(known) | Self::Unlisted(known, _), Self::Nowhere(more)) => {
+            (Self::Nowhere(known) | Self::Unlisted(known, ..), Self::Nowhere(more)) => {
                 known.extend(more);
             }
-            (Self::Unlisted(known, places), Self::Unlisted(more, others)) => {
+            (Self::Unlisted(known, places, _), Self::Unlisted(more, others, _)) => {
                 known.extend(more);
                 places.extend(others);
             }
-            (Self::Nowhere(known), Self::Unlisted(mut more, places)) => {
+            (Self::Nowhere(known), Self::Unlisted(mut more, places, advice)) => {
                 more.append(known);
-                *self = Self::Unlisted(more, places);
+                *self = Self::Unlisted(more, places, advice);
             }
             (Self::Fault(..) | Self::Misplaced(_), _)
             | (Self::Here | Self::Doubtful(..), Self::Nowhere(_) | Self::Unlisted(..))
@@ -150,4 +154,9 @@ impl CodeForGpu {
             (known, other) => *known = other,
         }
     }
+}
+
+/// Paths, for a text that quotes them.
+pub(crate) fn joined(paths: impl Iterator<Item = impl AsRef<Path>>) -> String {
+    Vec::from_iter(paths.map(|path| path.as_ref().display().to_string())).join("`, `")
 }

@@ -8,7 +8,7 @@ use kpack_core::{Finding, Severity, ids};
 use kpack_format::{Delivery, Generic, TargetId};
 
 use crate::facts::binary::{Binary, Form, Join};
-use crate::facts::code::CodeForGpu;
+use crate::facts::code::{CodeForGpu, joined};
 use crate::facts::machine::Machine;
 use crate::facts::misplaced::MisplacedArchive;
 use crate::facts::process::Process;
@@ -117,7 +117,7 @@ pub(super) fn of_binary(
             };
             Some(Diagnosis::from(fault.with_help(advice)).mended_by(remedy))
         }
-        CodeForGpu::Nowhere(known) | CodeForGpu::Unlisted(known, _) => match generic(&binary.form, known, gpu) {
+        CodeForGpu::Nowhere(known) | CodeForGpu::Unlisted(known, ..) => match generic(&binary.form, known, gpu) {
             Ok(Some(Generic { target, since })) => {
                 let text = format!(
                     "{form}, without code for {gpu}; HIP runtimes accept its code for {} from {since} on",
@@ -125,15 +125,16 @@ pub(super) fn of_binary(
                 );
                 Some(Finding::new(Severity::Note, ids::GENERIC_CODE, path, text).into())
             }
-            Ok(None) if let CodeForGpu::Unlisted(_, places) = code => {
+            Ok(None) if let CodeForGpu::Unlisted(_, places, advice) = code => {
                 let mut text = format!(
                     "{form}, but the archive for {gpu} is missing: looked for `{}`",
-                    Vec::from_iter(places.iter().map(|place| place.display().to_string())).join("`, `")
+                    joined(places.iter())
                 );
                 if !known.is_empty() {
                     text.push_str(&format!("; there are archives for {}", list(known)));
                 }
-                let advice = "install the package that contains it";
+                let advice = advice.as_deref().filter(|_| known.is_empty());
+                let advice = advice.unwrap_or("install the package that contains it");
                 let found = Finding::new(outcome, ids::MISSING_ARCHIVE, path, text);
                 Some(explained(found.with_help(advice).into(), lost(gpu)))
             }

@@ -232,6 +232,37 @@ fn archives_in_the_wrong_directory() {
     assert!(said.contains("the archive for gfx1100 is missing"), "{said}");
 }
 
+/// Given a split library that was copied without its archives, then the doctor says so, and where they belong; but not if there
+/// are archives for other GPUs near it, or a manifest, which a package installs.
+#[test]
+fn a_library_that_was_copied_without_its_archives() {
+    let original = for_linux();
+    let said = |change: fn(&Tree)| {
+        let tree = original.copy();
+        fs::rename(tree.path("app/lib/.kpack"), tree.path("kept")).unwrap();
+        change(&tree);
+        faults(&tree, PROGRAM, Counts::Machine)
+    };
+    let expected = |advice: &str| {
+        format!(
+            "/tree/app/lib/libvec.so [missing-archive] split, but the archive for gfx1100 is missing: \
+             `/tree/app/lib/.kpack/vec_lib_gfx1100.kpack`; {advice}"
+        )
+    };
+    let copied = "the file was probably copied without its archives: copy them from the same place to \
+                  `/tree/app/lib/.kpack`, or install their package";
+    let installed = "install the package that contains it";
+    assert_eq!(said(|_| ()), expected(copied));
+    assert_eq!(
+        said(|tree| tree.write("app/lib/.kpack/other_lib_gfx1100.kpack", "")),
+        expected(copied)
+    );
+    assert_eq!(said(|tree| tree.write("app/.kpack/vec_lib_gfx942.kpack", "")), expected(installed));
+    let with_manifest =
+        |tree: &Tree| tree.copy_file("kept/vec_lib.kpm", "app/lib/.kpack/vec_lib.kpm");
+    assert_eq!(said(with_manifest), expected(installed));
+}
+
 #[test]
 fn libraries_without_their_kernel_databases() {
     let tree = for_linux();

@@ -46,6 +46,10 @@ pub struct Kpacks {
     /// Where archives were looked for, with `@GFXARCH@` for the target.
     #[cfg_attr(feature = "serde", serde(skip))]
     pub searched: Vec<PathBuf>,
+    /// The directory where they should be, if neither archives nor manifests are there, and no archives near the binary:
+    /// whoever copied it probably left them behind.
+    #[cfg_attr(feature = "serde", serde(skip))]
+    left_behind: Option<PathBuf>,
 }
 
 /// An archive that a split binary's marker refers to.
@@ -80,6 +84,15 @@ impl Kpacks {
             last = Some(*target);
             new
         })
+    }
+
+    /// What to do if the binary was probably copied without its archives.
+    pub fn advice_without_any(&self) -> Option<String> {
+        let directory = self.left_behind.as_ref()?.display();
+        Some(format!(
+            "the file was probably copied without its archives: copy them from the same place to `{directory}`, or install \
+             their package"
+        ))
     }
 
     /// What led to the archives, apart from the ordinary way, for the end of a message.
@@ -145,12 +158,30 @@ impl Lookup {
                 }
             }
         }
+        let left_behind = self.left_behind(&binary, &found);
         Ok(Kpacks {
             files: found.files.into_values().flatten().collect(),
             manifests: found.manifests,
             unreadable: found.unreadable,
             searched: found.searched,
+            left_behind,
         })
+    }
+
+    /// Where archives should be, if nothing was found and they are not near the binary either. A tree that is to be laid over
+    /// others has its archives in those.
+    fn left_behind(&self, binary: &Path, found: &FoundArchives) -> Option<PathBuf> {
+        let is_any =
+            !found.real.is_empty() || !found.files.is_empty() || !found.manifests.is_empty();
+        let searched = found.searched.first().filter(|_| !is_any && self.overlay.is_empty())?;
+        let (directory, name) = (binary.parent()?, searched.file_name()?);
+        let has_archives = |place: &&str| {
+            let installed = self.rules.installed(&directory.join(place).join(name));
+            installed.is_ok_and(|archives| !archives.is_empty())
+        };
+        let is_near = [".kpack", "../.kpack"].iter().any(has_archives);
+        let pattern = SearchPath::new(searched).split().filter(|_| !is_near)?;
+        Some(pattern.directory.to_owned())
     }
 
     /// A location, with its directory resolved, and the locations that overlay it.

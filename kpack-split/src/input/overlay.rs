@@ -20,6 +20,11 @@ impl Overlay {
         self.sets.extend(own);
     }
 
+    /// Whether all directories stand alone.
+    pub(super) fn is_empty(&self) -> bool {
+        self.sets.is_empty()
+    }
+
     /// Every path that overlays `path`, starting with itself. It need not exist.
     pub fn places(&self, path: &Path) -> Vec<PathBuf> {
         let mut places = vec![path.to_owned()];

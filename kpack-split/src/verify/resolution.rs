@@ -247,6 +247,8 @@ impl Resolution<'_> {
             let is_expected =
                 self.marker.code_ids.is_empty() && none_are_listed(&kpacks.manifests)?;
             let paths = self.marker.kpack_search_paths.join("`, `");
+            let advice = kpacks.advice_without_any().map(|advice| format!("; {advice}"));
+            let advice = advice.unwrap_or_default();
             let (outcome, text) = if is_expected {
                 (
                     Severity::Note,
@@ -254,7 +256,7 @@ impl Resolution<'_> {
                         .to_owned(),
                 )
             } else {
-                (Severity::Fault, format!("no archive found; its search path is `{paths}`"))
+                (Severity::Fault, format!("no archive found; its search path is `{paths}`{advice}"))
             };
             report.add(outcome, ids::MISSING_ARCHIVE, self.path, text);
         }

@@ -609,7 +609,7 @@ catalogue! {
         MISSING_ARCHIVE
             "There is no archive at the paths in the marker and the variables."
             "The kernels in it do not load."
-            "If the message says where the archive is, run the command that moves it. Otherwise install the package with the archive, or split the binary again. If `kpack trim` removed the archive, run the command that `kpack doctor` prints. A warning means that the archives of another GPU are complete: do nothing if this machine has that GPU."
+            "If the message says where the archive is, run the command that moves it. If only the binary was copied, copy its archives. Otherwise install their package, or split the binary again. If `kpack trim` removed them, run the command that `kpack doctor` prints. A warning means that the archives of another GPU are complete: do nothing if this machine has that GPU."
 
         DAMAGED_ARCHIVE
             "An archive cannot be read."
