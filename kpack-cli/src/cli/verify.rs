@@ -1,5 +1,6 @@
 //! `kpack verify`.
 
+use std::collections::BTreeSet;
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
@@ -18,6 +19,7 @@ use super::output::{self, Text, count};
 use super::print::print;
 use super::progress::{Bar, FILES};
 use kpack_artifact::verify::{self, Demanded, Options, VerifyReport};
+use kpack_core::words::list;
 use kpack_core::{Error, Finding, Id, Severity, ids, shown};
 
 /// Verify binaries, archives, manifests, install prefixes or artifact directories
@@ -78,6 +80,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let mut report = verify::verify_with_kernel_files(&arguments.paths, &options, &rules, &bar)?;
     bar.finish();
     trim::explain_all(&mut report.findings);
+    report.findings.extend(has_code(&report, &options.targets));
     if let [one, other] = &arguments.paths[..] {
         report.findings.extend(not_compared(one, other, &report));
     }
@@ -85,6 +88,20 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let hints = Vec::from_iter(hints);
     report.findings.extend(hints);
     report_checks(&report)
+}
+
+/// Answers the question for the code of named targets: a binary without it would be a fault.
+fn has_code(report: &VerifyReport, targets: &[TargetId]) -> Option<Finding> {
+    const OF_BINARIES: [Id; 3] = [ids::CODE_FOUND, ids::FAT_BINARY, ids::CODE_MATCHES];
+    let of_binaries = report.findings.iter().filter(|found| OF_BINARIES.contains(&found.id));
+    let binaries = BTreeSet::from_iter(of_binaries.map(Finding::file));
+    let first = binaries.first().filter(|_| report.holds() && !targets.is_empty())?;
+    let what = match binaries.len() {
+        1 => format!("{} has", shown(first)),
+        several => format!("each of {several} binaries has"),
+    };
+    let text = format!("{what} code for {}", list(targets));
+    Some(Finding::general(Severity::Ok, ids::CODE_FOUND, text))
 }
 
 /// Says of a split path and an unsplit one, or of two unsplit files, that they are not compared, since whoever passes both may

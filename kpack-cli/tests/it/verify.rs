@@ -1,7 +1,7 @@
 //! Given an installed tree, when something in it is damaged or missing, then verification finds it and says
 //! where; and a complete tree has no fault.
 
-use crate::command::kpack;
+use crate::command::{kpack, succeeds, words};
 use crate::verified;
 use kpack_core::files::open_archive;
 use kpack_core::{Details, Error, Severity, ids};
@@ -70,6 +70,38 @@ fn a_complete_tree_has_no_fault() {
     assert_eq!(faults(&against(&tree)), [""; 0]);
     for path in [BINARY, ARCHIVE, MANIFEST] {
         assert_eq!(faults(&check(&tree, path)), [""; 0]);
+    }
+}
+
+/// Whoever asks about a GPU gets an answer, and not only if it is no.
+#[test]
+fn code_for_the_named_targets_is_said_to_be_there() {
+    let tree = installed();
+    succeeds(&tree, &words("join --prefix . --arch gfx1100 --output joined.so lib/libvec.so"));
+    let asked = |arguments: &str| {
+        let output = kpack(&tree, &words(&format!("verify {arguments}")));
+        String::from_utf8(output.stdout).unwrap()
+    };
+    for (arguments, expected) in [
+        ("lib/libvec.so --arch gfx1100", "lib/libvec.so has code for gfx1100"),
+        ("fat.so --arch gfx942,gfx1100", "fat.so has code for gfx942, gfx1100"),
+        ("joined.so --arch gfx1100", "joined.so has code for gfx1100"),
+        (". --arch gfx1100", "each of 3 binaries has code for gfx1100"),
+    ] {
+        let said = asked(arguments);
+        assert!(said.ends_with(&format!("\nok    {expected}\n")), "{arguments}: {said}");
+    }
+    for arguments in [
+        "lib/libvec.so",
+        "lib/libvec.so --arch all",
+        "lib/libvec.so --arch gfx90a",
+        "joined.so --arch gfx942",
+        ". --arch gfx942",
+        "lib/libvec.so --arch gfx1100 --quiet",
+        &format!("{ARCHIVE} --arch gfx1100"),
+    ] {
+        let said = asked(arguments);
+        assert!(!said.contains(" code for gfx"), "{arguments}: {said}");
     }
 }
 
