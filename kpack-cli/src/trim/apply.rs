@@ -100,10 +100,15 @@ impl<'a> Application<'a> {
         let (packages, findings) = self.ledger.owners(files.collect());
         self.report.packages = packages;
         self.report.findings.extend(findings);
+        let mut unknown = self.found.unknown(self.planner, plan);
+        if !unknown.is_empty() && unknown.len() == plan.given.len() {
+            return Err(unknown.swap_remove(0));
+        }
         // What cannot be read may have code.
         if self.report.errors.is_empty() {
-            self.report.findings.extend(self.found.findings(self.planner, plan)?);
+            self.report.findings.extend(self.found.findings(plan));
         }
+        self.report.errors.extend(unknown);
         Ok(self.report)
     }
 

@@ -1,5 +1,5 @@
-//! Which of the given paths have no device code: somebody may have passed another path than he meant, and nothing else
-//! would tell him.
+//! Which of the given paths have no device code, or are files that trim does not read: somebody may have passed another path
+//! than he meant, and nothing else would tell him.
 
 use std::path::Path;
 
@@ -17,6 +17,8 @@ pub(super) struct Found(Vec<Code>);
 /// What was found.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Code {
+    /// Nothing was read: it is a link to another given file, or cannot be read.
+    Unread,
     None(NoCode),
     Some,
 }
@@ -28,7 +30,7 @@ impl Found {
             match (given.is_directory(), removal::has_any(tree)) {
                 (_, true) => Code::Some,
                 (true, false) => Code::None(NoCode::Host),
-                (false, false) => Code::None(NoCode::Unknown),
+                (false, false) => Code::Unread,
             }
         });
         let mut found = Self(of_given.collect());
@@ -57,21 +59,16 @@ impl Found {
         }
     }
 
+    /// An error for each named file of a kind that trim does not read, whatever else is named.
+    pub(super) fn unknown(&self, planner: &TrimPlanner<'_>, plan: &TreePlan<'_>) -> Vec<Error> {
+        let given = plan.given.iter().zip(&self.0).filter(|(given, _)| !given.is_directory());
+        let unknown = given.filter(|(_, code)| **code == Code::None(NoCode::Unknown));
+        let error = |path| unknown_kind(path, planner, plan).unwrap_or_else(|error| error);
+        unknown.map(|(given, _)| error(&given.0)).collect()
+    }
+
     /// What to say of paths without code.
-    ///
-    /// # Errors
-    /// [`Error::Refused`] if there are only files of kinds that trim does not read.
-    pub(super) fn findings(
-        &self,
-        planner: &TrimPlanner<'_>,
-        plan: &TreePlan<'_>,
-    ) -> Result<Vec<Finding>, Error> {
-        if let (Some(Code::None(NoCode::Unknown)), Some(given)) =
-            (self.0.iter().max(), plan.given.first())
-        {
-            let job = plan.jobs.iter().find(|job| job.names.contains(&given.0));
-            return Err(unknown(&given.0, job, planner)?);
-        }
+    pub(super) fn findings(&self, plan: &TreePlan<'_>) -> Vec<Finding> {
         // Among files, as a shell lists for `lib/*`, are always some without code.
         let has_files = plan.given.iter().any(|given| !given.is_directory());
         let may_lack_code = has_files && self.0.contains(&Code::Some);
@@ -82,6 +79,7 @@ impl Found {
         for (given, code) in plan.given.iter().zip(&self.0) {
             let Code::None(why) = code else { continue };
             let (id, text) = match (why, given.is_directory()) {
+                // That is an error, or in a directory no news.
                 (NoCode::Unknown, _) => continue,
                 (NoCode::Host, _) if may_lack_code => continue,
                 (NoCode::Split, false) if has_archives => continue,
@@ -105,13 +103,17 @@ impl Found {
             };
             findings.push(Finding::new(Severity::Warning, id, &given.0, text));
         }
-        Ok(findings)
+        findings
     }
 }
 
 /// That a named file is of a kind that trim does not read.
-fn unknown(path: &Path, job: Option<&FileJob>, planner: &TrimPlanner<'_>) -> Result<Error, Error> {
-    let package = match job {
+fn unknown_kind(
+    path: &Path,
+    planner: &TrimPlanner<'_>,
+    plan: &TreePlan<'_>,
+) -> Result<Error, Error> {
+    let package = match plan.jobs.iter().find(|job| job.names.iter().any(|name| name == path)) {
         Some(job) => describe_package(path, &planner.open(job)?)?,
         None => None,
     };

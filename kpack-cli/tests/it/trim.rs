@@ -199,7 +199,8 @@ const OF_A_PREFIX: &[Row] = &[
         },
         &["kpack trim --arch gfx1100 --verbose venv"],
     ),
-    // Among files that a shell listed, some are always without code.
+    // Among binaries that a shell listed, some are always without code. A file of another kind is an error beside any others,
+    // which are trimmed.
     (
         "paths without device code",
         |tree| {
@@ -212,7 +213,8 @@ const OF_A_PREFIX: &[Row] = &[
             "kpack trim --arch gfx1100 notes.txt venv/other.so",
             "kpack trim --arch gfx1100 doc",
             "kpack trim --arch gfx1100 --dry-run doc prefix",
-            "kpack trim --arch gfx1100 --dry-run doc notes.txt prefix/lib/libvec.so",
+            "kpack trim --arch gfx1100 --dry-run doc venv/other.so prefix/lib/libvec.so",
+            "kpack trim --arch gfx1100 --quiet notes.txt prefix/lib/libvec.so doc/notes.txt",
         ],
     ),
     (
