@@ -9,7 +9,7 @@ use kpack_core::files::{self, with_slashes};
 use kpack_core::publish::Identity;
 use kpack_core::words::{bytes, list};
 use kpack_core::{Error, Finding, Severity, ids, interrupt};
-use kpack_format::names::{archive_ends, is_archive, is_manifest};
+use kpack_format::names::{KernelName, archive_ends, is_archive, is_manifest};
 use kpack_format::unstable::target_names;
 use kpack_format::{Delivery, TargetId};
 use kpack_split::trim::Keep;
@@ -153,7 +153,7 @@ impl Removal {
                 let targets = BTreeSet::from_iter(files.iter().map(|(_, target, _)| *target));
                 self.left.extend(files.iter().map(|(path, ..)| prefix.join(path)));
                 let what = format!("all files of {database} ({})", files.len());
-                self.without_any(&prefix.join(copy), &what, keep, targets);
+                self.without_any(&prefix.join(copy), &what, "there are none", keep, targets);
                 continue;
             }
             let others = files.iter().filter(|(_, target, _)| !keep.matches(target));
@@ -245,7 +245,7 @@ impl Removal {
         is_decided: &dyn Fn(&Entry) -> bool,
         open: &dyn Fn(&Path) -> Result<File, Error>,
     ) -> Result<(), Error> {
-        let mut groups: BTreeMap<_, Vec<_>> = BTreeMap::new();
+        let mut groups: BTreeMap<_, ArchiveGroup> = BTreeMap::new();
         let files = tree.entries.iter().filter(|entry| matches!(entry.node, Node::File { .. }));
         for entry in files {
             let path = &*prefix.join(&entry.path);
@@ -276,24 +276,29 @@ impl Removal {
             let group = ends.find_map(|end| name.strip_suffix(&*end).map(str::to_owned));
             let directory = directory_of_group(path, prefix, &target).to_owned();
             let group = groups.entry((directory, group.unwrap_or(name))).or_default();
-            group.push((path.to_owned(), target.clone(), identity));
+            for kernel in archive.toc().kernels.keys() {
+                group.kernels.entry(kernel.clone()).or_default().insert(target.clone());
+            }
+            group.archives.push((path.to_owned(), target, identity));
         }
-        for ((directory, group), archives) in groups {
-            let there = Vec::from_iter(archives.iter().map(|(_, target, _)| target.clone()));
-            let taken = keep.stays(&there);
-            let stays = |target: &TargetId| {
-                let mut gpus = keep.gpus.iter();
-                taken.contains(target) || gpus.any(|gpu| gpu.needs(target, Delivery::Archive))
-            };
-            if !there.iter().any(stays) {
-                self.without_any(&directory, &format!("the archives of {group}"), keep, &there);
+        for ((directory, name), group) in groups {
+            let mut stays = group.stays(keep);
+            if stays.is_empty() {
+                let (what, there) = (format!("the archives of {name}"), group.targets());
+                self.without_any(&directory, &what, "there are none", keep, there);
                 continue;
             }
-            let going = archives.into_iter().filter(|(_, target, _)| !stays(target));
-            for (path, target, identity) in going {
-                let own = path.parent().filter(|own| *own != directory);
-                self.directories.extend(own.map(Path::to_owned));
-                self.files.push(Going { path, target, identity: Some(identity) });
+            for (binary, there) in group.binaries_without(&stays) {
+                let what = format!("the archives of {binary}");
+                self.without_any(&directory, &what, "it has no code", keep, &there);
+                stays.extend(there);
+            }
+            for (path, target, identity) in group.archives {
+                if !stays.contains(&target) {
+                    let own = path.parent().filter(|own| *own != directory);
+                    self.directories.extend(own.map(Path::to_owned));
+                    self.files.push(Going { path, target, identity: Some(identity) });
+                }
             }
         }
         self.directories.sort();
@@ -301,20 +306,60 @@ impl Removal {
         Ok(())
     }
 
+    /// Says that something stays, for what reason, since it has nothing for the GPUs.
     fn without_any(
         &mut self,
         path: &Path,
         what: &str,
+        why: &str,
         keep: &Keep,
         targets: impl IntoIterator<Item = impl ToString>,
     ) {
         let targets = targets.into_iter().map(|target| target.to_string());
         let text = format!(
-            "{what} stay as they are: there are none for {}, only for {}",
+            "{what} stay as they are: {why} for {}, only for {}",
             list(&keep.gpus),
             list(targets)
         );
         self.findings.push(Finding::new(Severity::Warning, ids::MISSING_TARGET, path, text));
+    }
+}
+
+/// Archives that belong together.
+#[derive(Default)]
+struct ArchiveGroup {
+    archives: Vec<(PathBuf, TargetId, Identity)>,
+    /// The targets that they have code for, by kernel.
+    kernels: BTreeMap<String, BTreeSet<TargetId>>,
+}
+
+impl ArchiveGroup {
+    fn targets(&self) -> BTreeSet<&TargetId> {
+        self.archives.iter().map(|(_, target, _)| target).collect()
+    }
+
+    /// The targets whose archives stay: what a GPU needs by its name, and what it takes for one of the kernels.
+    fn stays(&self, keep: &Keep) -> BTreeSet<TargetId> {
+        let is_needed =
+            |target: &&TargetId| keep.gpus.iter().any(|gpu| gpu.needs(target, Delivery::Archive));
+        let mut stays = BTreeSet::from_iter(self.targets().into_iter().filter(is_needed).cloned());
+        // Thousands of kernels have code for the same targets.
+        for there in BTreeSet::from_iter(self.kernels.values()) {
+            stays.extend(keep.stays(&Vec::from_iter(there.iter().cloned())));
+        }
+        stays
+    }
+
+    /// The binaries that none of these targets are for, and the targets that they have code for.
+    fn binaries_without(&self, stays: &BTreeSet<TargetId>) -> BTreeMap<&str, BTreeSet<TargetId>> {
+        let mut binaries: BTreeMap<_, BTreeSet<TargetId>> = BTreeMap::new();
+        for (kernel, there) in &self.kernels {
+            if let Some(binary) = KernelName::binary_of(kernel) {
+                binaries.entry(binary).or_default().extend(there.iter().cloned());
+            }
+        }
+        binaries.retain(|_, there| there.is_disjoint(stays));
+        binaries
     }
 }
 

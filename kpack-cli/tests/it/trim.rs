@@ -7,13 +7,15 @@ use std::path::Path;
 use std::process::Command;
 use std::time::{Duration, SystemTime};
 
-use crate::command::{Row, command, kpack, said, said_by, words};
+use crate::command::{Row, command, kpack, said, said_by, succeeds, words};
 use crate::fat::targets_of;
 use crate::install_files::can_have_attributes;
 use crate::kernel_files::gzip;
 use crate::layouts::trimmed::same;
+use crate::spirv::{CLANG_19, spirv};
 use crate::windows_binaries::{self, runs};
 use kpack_core::words::bytes;
+use kpack_split::Spirv;
 use kpack_split::input::LinkedBinary;
 use kpack_split::install::{InstallOptions, install};
 use kpack_split::join::differences;
@@ -363,6 +365,59 @@ fn spirv_stays_where_a_gpu_has_no_other_code_or_if_asked_to() {
         trim(&tree, &format!("{arguments} lib"));
         assert_eq!(targets_of(&tree.path(LIBRARY)), left, "{arguments}");
     }
+}
+
+/// Given a module whose binaries are for different GPUs, then none of them loses all of its code, whether they are split or
+/// not.
+#[test]
+fn a_binary_without_code_for_the_gpu_keeps_what_it_has() {
+    for is_split in [false, true] {
+        let tree = Tree::new();
+        let files = ["lib/liba.so", "lib/libb.so"];
+        for (file, targets) in
+            files.iter().zip([&["gfx1100", "gfx942", "gfx1030"][..], &["gfx942"]])
+        {
+            let codes = targets.iter().map(|target| code(target, 1));
+            let library = FatLibrary::new().wrapper(Storage::Plain, codes);
+            library.build(&tree.path("prefix").join(file)).unwrap();
+        }
+        let what = if is_split {
+            install(&InstallOptions::new(tree.path("prefix"), "vec", files), &()).unwrap();
+            "the archives of lib/libb.so stay as they are"
+        } else {
+            "prefix/lib/libb.so: stays as it is"
+        };
+        let said = trim(&tree, "--arch gfx1100 prefix");
+        let warning =
+            format!("{what}: it has no code for gfx1100, only for gfx942 [missing-target]");
+        assert!(said.contains(&warning), "{said}");
+        assert_eq!(said.matches("warning").count(), 1, "{said}");
+        succeeds(&tree, &words("verify --arch gfx942 prefix/lib/libb.so"));
+        if is_split {
+            let files = tree.files();
+            let archives = files.iter().filter_map(|file| file.strip_prefix("prefix/lib/.kpack/"));
+            assert_eq!(
+                Vec::from_iter(archives),
+                ["vec_lib.kpm", "vec_lib_gfx1100.kpack", "vec_lib_gfx942.kpack"]
+            );
+        }
+    }
+}
+
+/// Where one kernel has no other code for a GPU, the archive with its SPIR-V stays.
+#[test]
+fn archives_stay_that_one_of_the_kernels_needs() {
+    let tree = FatLibrary::new()
+        .wrapper(Storage::Plain, [code("gfx1100", 1), spirv(CLANG_19, "add")])
+        .wrapper(Storage::Plain, [code("gfx942", 2), spirv(CLANG_19, "mul")])
+        .in_prefix(LIBRARY);
+    let mut options = InstallOptions::new(tree.path("prefix"), "vec", [LIBRARY]);
+    options.storage.spirv = Spirv::Archive;
+    install(&options, &()).unwrap();
+    let archive = |target: &str| tree.path(&format!("prefix/lib/.kpack/vec_lib_{target}.kpack"));
+    trim(&tree, "--arch gfx1100 prefix");
+    assert!(archive("gfx1100").exists() && archive("amdgcnspirv").exists());
+    assert!(!archive("gfx942").exists());
 }
 
 #[test]
