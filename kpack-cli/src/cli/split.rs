@@ -18,7 +18,8 @@ use kpack_core::platform::canonicalize;
 use kpack_core::publish::name_part;
 use kpack_core::report::FileReport;
 use kpack_core::words::list;
-use kpack_core::{DebugInfo, Error, Spirv, ids, shown};
+use kpack_core::{DebugInfo, Error, Finding, Spirv, ids, shown};
+use kpack_format::archive::Scheme;
 use kpack_format::{Delivery, TargetId};
 use kpack_split::install::{self, InstallOptions, Outcome, Report};
 use kpack_tree::check;
@@ -87,6 +88,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         output::complain("note", format_args!("using{defaults} by default"));
     }
     report.findings.extend(kernel_files);
+    complete_what_was_replaced(&mut report, &options);
     let code = report_done(&report)?;
     if !print().quiet && !print().json {
         let text = if options.dry_run {
@@ -308,6 +310,50 @@ fn way_back(report: &Report, options: &InstallOptions) -> Text {
         text.line(format_args!("to undo{lost}: {command}"));
     }
     text
+}
+
+/// Gives the commands that complete the archives for variants of binaries that were replaced: their code comes back, and goes
+/// again.
+fn complete_what_was_replaced(report: &mut Report, options: &InstallOptions) {
+    // The other half of the work is elsewhere, and so is the original.
+    if options.only.is_some() {
+        return;
+    }
+    let is_incomplete = |found: &&mut Finding| found.id == ids::INCOMPLETE_VARIANT;
+    let mut warnings = Vec::from_iter(report.findings.iter_mut().filter(is_incomplete));
+    let real = canonicalize(&options.prefix).unwrap_or_default();
+    let inside =
+        |path: &Path| path.strip_prefix(&real).unwrap_or(path).to_string_lossy().into_owned();
+    let files = Vec::from_iter(warnings.iter().map(|found| inside(found.file())));
+    let (prefix, kpack_dir) =
+        (options.prefix.to_string_lossy(), options.kpack_dir.to_string_lossy());
+    let level = options.storage.level.to_string();
+    let usual = InstallOptions::new("", "", [""; 0]);
+    // What the first run dropped, a join does not bring back.
+    let unusual = [
+        (options.component != usual.component, ["--component", &*options.component]),
+        (options.kpack_dir != usual.kpack_dir, ["--kpack-dir", &*kpack_dir]),
+        (options.storage.spirv == Spirv::Archive, ["--spirv", "archive"]),
+        (options.storage.scheme == Scheme::None, ["--compression", "none"]),
+        (options.storage.level != usual.storage.level, ["--level", &*level]),
+    ];
+    let unusual = unusual.into_iter().filter_map(|(is_given, words)| is_given.then_some(words));
+    let place = ["--prefix", &*prefix, "--module", &*options.module];
+    let mut join = [&["kpack", "join"][..], &place, &["--arch", "all"]].concat();
+    let mut split = [&["kpack", "split"][..], &place].concat();
+    split.extend(unusual.flatten());
+    split.push("--complete-variants");
+    if options.all {
+        split.push("--all");
+    } else {
+        join.extend(files.iter().map(|file| &**file));
+        split.extend(files.iter().map(|file| &**file));
+    }
+    if let (Ok(join), Ok(split)) = (shlex::try_join(join), shlex::try_join(split)) {
+        for warning in &mut warnings {
+            warning.help = Some(format!("run `{join} && {split}`"));
+        }
+    }
 }
 
 /// What a join does not bring back.

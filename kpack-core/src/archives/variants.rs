@@ -44,8 +44,8 @@ pub fn complete(archives: &mut TargetArchives, scratch: &Path) -> Result<(), Err
 }
 
 /// A warning for each binary with code in an archive for less specific targets, if there is an archive for a variant
-/// that lacks it. `others` are the kernels of the module's other binaries, in archives that exist. `path` is that of a
-/// binary, by its name in the prefix.
+/// that lacks it, with what to do while there are the originals. `others` are the kernels of the module's other binaries, in
+/// archives that exist. `path` is that of a binary, by its name in the prefix.
 pub fn warnings(
     archives: &TargetArchives,
     others: &Kernels,
@@ -73,12 +73,12 @@ pub fn warnings(
     let warnings = lacking.into_iter().map(|(binary, (variants, absent))| {
         let text = format!(
             "the code of {} is only in the archives for less specific targets than {}; ROCm 7.13 and 7.14 do not look there \
-             if there is an archive for the GPU's variant; split the originals of all binaries of the module in one run \
-             with `--complete-variants`",
+             if there is an archive for the GPU's variant",
             counted(absent.len(), "wrapper"),
             list(variants),
         );
-        Finding::new(Severity::Warning, ids::INCOMPLETE_VARIANT, path(binary), text)
+        let help = "split the originals of all binaries of the module in one run with `--complete-variants`";
+        Finding::new(Severity::Warning, ids::INCOMPLETE_VARIANT, path(binary), text).with_help(help)
     });
     warnings.collect()
 }

@@ -363,6 +363,7 @@ impl<'a> WheelContents<'a> {
     /// A finding about the unpacked tree, as one about the wheel.
     fn of_member(&self, finding: Finding) -> Finding {
         let (severity, id, path) = (finding.severity, finding.id, finding.path.clone());
+        let help = finding.help.clone();
         let text = match path {
             Some(path) => {
                 let within = path.strip_prefix(&self.tree).unwrap_or(&path);
@@ -370,7 +371,9 @@ impl<'a> WheelContents<'a> {
             }
             None => finding.reason(),
         };
-        Finding::new(severity, id, &self.wheel.path, text)
+        let mut of_wheel = Finding::new(severity, id, &self.wheel.path, text);
+        of_wheel.help = help;
+        of_wheel
     }
 
     /// Takes the manifests of archives that were in the wheel already, and moved to device wheels.

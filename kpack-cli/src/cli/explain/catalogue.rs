@@ -629,7 +629,7 @@ catalogue! {
         INCOMPLETE_VARIANT
             "The archive for a variant of a processor, such as gfx90a:xnack+, lacks code objects that are only compiled for less specific targets, such as gfx90a."
             "ROCm 7.13 and 7.14 ask only the archive for the variant, so these kernels do not load there, nor does the whole library with some runtimes. kpack's loader and newer ones of ROCm go on to the other archive."
-            "Split the originals of all binaries of the module in one run with `--complete-variants`, which copies that code into the archives for variants, or compile all code for the same targets."
+            "If `kpack split` replaced the originals, run the commands that it prints, which put the code back and split with `--complete-variants`: this copies the code into the archives for variants. Otherwise split the originals of all binaries of the module in one run with it, or compile all code for the same targets."
 
         STALE_ARCHIVE
             "An archive contains the code of another build of the binary."
