@@ -399,6 +399,14 @@ impl JoinPlan {
         }
     }
 
+    /// Bytes that the former device code had, about; 0 if unknown.
+    pub(crate) fn room(&self) -> u64 {
+        match self {
+            Self::Elf(plan) => plan.room(),
+            Self::Pe(plan) => plan.room(),
+        }
+    }
+
     /// Offset in the output of each bundle.
     pub fn bundles(&self) -> &[u64] {
         match self {

@@ -63,7 +63,7 @@ impl<I, H> BinaryPlan<I, H> {
         }
         let sizes = Vec::from_iter(kept.iter().map(|bundle| bundle.size));
         let wrappers = |bundles: &[u64]| keeping_wrappers(&self.wrappers, kept, bundles);
-        let BinaryJoinPlan { plan, bundles } =
+        let BinaryJoinPlan { plan, bundles, .. } =
             join(self.result(input), &self.marker, &sizes, &wrappers)?;
         let ranges = kept.iter().map(|kept| kept.offset..kept.offset + kept.size);
         Ok(plan.after(self, ranges.zip(bundles).collect()))
@@ -108,6 +108,8 @@ pub struct BinaryJoinPlan<P> {
     pub(crate) plan: P,
     /// Offset in the output of each bundle.
     pub(crate) bundles: Vec<u64>,
+    /// Bytes of memory that the former device code left, which is about its size. What the code goes to need not be there.
+    pub(crate) room: u64,
 }
 
 impl<I, H> BinaryJoinPlan<BinaryPlan<I, H>> {
@@ -119,6 +121,11 @@ impl<I, H> BinaryJoinPlan<BinaryPlan<I, H>> {
     /// Offset in the output of each bundle.
     pub fn bundles(&self) -> &[u64] {
         &self.bundles
+    }
+
+    /// Bytes that the former device code had, about.
+    pub(crate) fn room(&self) -> u64 {
+        self.room
     }
 
     /// As [`Rewrite::leave_out`]; the memory check skips these ranges.

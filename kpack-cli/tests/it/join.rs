@@ -16,7 +16,7 @@ use kpack_split::Error;
 use kpack_split::install::{InstallOptions, Outcome, install};
 use kpack_split::join::{JoinOptions, join};
 use kpack_tests::bytes;
-use kpack_tests::fixture::{FatLibrary, Kind, Storage, code_with};
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, WINDOWS_LINKERS, WindowsBuild, code_with};
 use kpack_tests::process;
 use kpack_tests::require;
 use kpack_tests::tree::{Snapshot, Tree};
@@ -449,6 +449,53 @@ fn code_that_does_not_fit_where_it_was_goes_after_everything_else() {
                 BTreeSet::from_iter(targets.iter().map(ToString::to_string))
             });
             assert_works_and_is_split_again(&tree, kind, &split);
+        }
+    }
+}
+
+/// Nobody else would say why a file that was compressed is larger than before the split.
+#[test]
+fn a_joined_binary_that_is_larger_than_the_original_says_why() {
+    // Compressed, it takes more than a page, and a fifth or so.
+    let payload = Vec::from_iter((1..1_u32 << 20).map(|i| {
+        let hash = i.wrapping_mul(0x9e37_79b9);
+        (hash ^ hash >> 15).wrapping_mul(0x85eb_ca6b) as u8 >> 7
+    }));
+    for (storage, is_compressed) in [(Storage::Zstd(2), true), (Storage::Plain, false)] {
+        let targets = ["gfx1100", "gfx942"];
+        let code = targets.map(|target| code_with(target, &payload));
+        let library = FatLibrary::new().wrapper(storage, code);
+        let kinds = [Kind::Shared, Kind::Pie, Kind::NoPie].map(|kind| {
+            let tree = Tree::new();
+            library.clone().kind(kind).build(&tree.path("fat.dll")).unwrap();
+            tree
+        });
+        let linkers = WINDOWS_LINKERS.into_iter().filter(|linker| linker.is_there());
+        let for_windows = linkers.map(|linker| {
+            let tree = Tree::new();
+            let build = WindowsBuild { linker, is_program: false, flags: &[] };
+            library.build_for_windows(build, &tree.path("fat.dll")).unwrap();
+            tree
+        });
+        for tree in for_windows.chain(kinds) {
+            tree.copy_file("fat.dll", &format!("prefix/{FILE}"));
+            split_again(&tree);
+            let report = join(&options(&tree, &targets), &()).unwrap();
+            let [fat, joined] = ["fat.dll", "prefix/lib/libvec.so"]
+                .map(|file| fs::metadata(tree.path(file)).unwrap().len());
+            assert_eq!(joined > 2 * fat, is_compressed, "{fat} -> {joined}");
+            let found = report.findings.iter().filter(|found| found.id == ids::UNCOMPRESSED);
+            let texts = Vec::from_iter(found.map(|found| &*found.text));
+            assert_eq!(texts.len(), usize::from(is_compressed), "{texts:?}");
+            for text in texts {
+                let (before, now) = text.split_once(" and has ").unwrap();
+                assert!(before.starts_with("larger than before the split: its code had about "));
+                assert!(before.ends_with(" KiB"), "{text}");
+                assert!(
+                    now.starts_with("2.0") && now.contains(" MiB now, because join "),
+                    "{text}"
+                );
+            }
         }
     }
 }

@@ -68,6 +68,7 @@ ids! {
     NO_BUILD_ID = "no-build-id";
     SHARED_BUILD_ID = "shared-build-id";
     DEBUG_NOT_REMOVABLE = "debug-not-removable";
+    UNCOMPRESSED = "uncompressed";
     HOST_DIFFERS = "host-differs";
     GPUS = "gpus";
     HIDDEN_GPUS = "hidden-gpus";

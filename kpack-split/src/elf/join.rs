@@ -72,7 +72,12 @@ impl ElfJoinPlan {
         let record = split.former(chosen.place, chosen.lead).to_bytes();
         let end = if chosen.is_record_inside { result.code.end } else { result.code.start };
         plan.write_at(result.offset_of(end) - record.len() as u64, record);
-        Ok(Self { bundles: bundles.iter().map(|at| result.offset_of(*at)).collect(), plan })
+        let freed = &places[0].free;
+        Ok(Self {
+            bundles: bundles.iter().map(|at| result.offset_of(*at)).collect(),
+            plan,
+            room: freed.end.saturating_sub(freed.start),
+        })
     }
 
     /// Reads the joined binary back and checks it. `input` must be the planned file.

@@ -204,7 +204,7 @@ impl ElfJoinPlan {
         let plan = ElfPlan::replacing(image, &dynamic, fat, &geometry, wrappers, &[])?;
         // They are in the first part of the segment, before which nothing is cut out.
         let bundles = starts.into_iter().map(|start| geometry.kept_offset(start));
-        Ok(Self { bundles: bundles.collect(), plan })
+        Ok(Self { bundles: bundles.collect(), plan, room: fat.size() })
     }
 }
 

@@ -12,6 +12,10 @@ use crate::input::{LinkedBinary, Lookup, binary_error};
 use crate::publish::{self, StagedFile};
 use crate::report::{Outcome, Progress, Report};
 use crate::{Error, ids};
+use kpack_core::words::bytes;
+
+/// What the marker and its page, and what comes with the code, may take of the room of the former code, at most.
+const ROOM_OF_MARKER: u64 = 128 << 10;
 
 impl MarkedBinary {
     /// The targets that an earlier run put back, and that a join with `code` does not.
@@ -83,6 +87,14 @@ impl MarkedBinary {
             }
         })?;
         publish::replace(staged)?;
+        let (room, size) = (plan.room(), code.bundle_sizes(self).iter().sum::<u64>());
+        if room > 0 && size > room + ROOM_OF_MARKER {
+            let (before, now) = (bytes(room), bytes(size));
+            let text = format!(
+                "larger than before the split: its code had about {before} and has {now} now, because join does not compress it"
+            );
+            report.note(ids::UNCOMPRESSED, output, text);
+        }
         Ok(Outcome::Joined {
             wrappers: self.wrappers.len(),
             targets: code.targets().iter().cloned().collect(),

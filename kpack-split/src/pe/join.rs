@@ -76,7 +76,12 @@ impl PeJoinPlan {
         })?;
         plan.write_at(place.end - record.len() as u64, record);
         let start = joined.address;
-        Ok(Self { bundles: bundles.iter().map(|at| place.start + (at - start)).collect(), plan })
+        let code = split.code.map(|code| &split.sections[code].1);
+        Ok(Self {
+            bundles: bundles.iter().map(|at| place.start + (at - start)).collect(),
+            plan,
+            room: code.map_or(0, Section::memory_size),
+        })
     }
 
     /// For the checksum of a joined binary, if that has one.

@@ -123,7 +123,7 @@ impl PeJoinPlan {
         };
         let plan = PePlan::assemble(image, parts)?;
         let bundles = starts.iter().map(|start| section.offset + (start - section.address));
-        Ok(Self { bundles: bundles.collect(), plan })
+        Ok(Self { bundles: bundles.collect(), plan, room: fat.size() })
     }
 }
 

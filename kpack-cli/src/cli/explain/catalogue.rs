@@ -271,6 +271,11 @@ catalogue! {
             "A code object keeps its debug information, because its layout does not allow kpack to remove debug sections."
             "Symbols refer to sections by number, so a section can be removed only if none that symbols refer to follows it. Compilers put debug sections last, unless asked to keep relocations."
             "Link device code without `--emit-relocs`."
+
+        UNCOMPRESSED
+            "A joined binary is larger than it was before the split."
+            "`kpack join` puts code back uncompressed, because archives do not tell how compilers compressed it, and older HIP runtimes load no compressed code."
+            "Nothing, or join for fewer targets. If you need the size of before, install the unsplit binary."
     }
 
     "Comparison with the unsplit original" {
