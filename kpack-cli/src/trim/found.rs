@@ -59,8 +59,12 @@ impl Found {
         }
     }
 
-    /// An error for each named file of a kind that trim does not read, whatever else is named.
+    /// An error for each named file of a kind that trim does not read. Among files that a shell lists for `lib/*`, some may be of
+    /// any kind, if others have code.
     pub(super) fn unknown(&self, planner: &TrimPlanner<'_>, plan: &TreePlan<'_>) -> Vec<Error> {
+        if self.0.contains(&Code::Some) {
+            return Vec::new();
+        }
         let given = plan.given.iter().zip(&self.0).filter(|(given, _)| !given.is_directory());
         let unknown = given.filter(|(_, code)| **code == Code::None(NoCode::Unknown));
         let error = |path| unknown_kind(path, planner, plan).unwrap_or_else(|error| error);

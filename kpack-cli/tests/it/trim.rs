@@ -201,8 +201,7 @@ const OF_A_PREFIX: &[Row] = &[
         },
         &["kpack trim --arch gfx1100 --verbose venv"],
     ),
-    // Among binaries that a shell listed, some are always without code. A file of another kind is an error beside any others,
-    // which are trimmed.
+    // Among files that a shell listed, some are always without code. Of another kind, they are errors if no file has any.
     (
         "paths without device code",
         |tree| {
@@ -216,7 +215,7 @@ const OF_A_PREFIX: &[Row] = &[
             "kpack trim --arch gfx1100 doc",
             "kpack trim --arch gfx1100 --dry-run doc prefix",
             "kpack trim --arch gfx1100 --dry-run doc venv/other.so prefix/lib/libvec.so",
-            "kpack trim --arch gfx1100 --quiet notes.txt prefix/lib/libvec.so doc/notes.txt",
+            "kpack trim --arch gfx1100 --dry-run notes.txt prefix/lib/libvec.so doc/notes.txt",
         ],
     ),
     (
