@@ -304,6 +304,7 @@ impl Given {
             self.intent = writes.then_some(Intent::Split);
         }
         let writes = self.intent.is_some_and(Intent::writes);
+        self.is_doubtful |= writes && self.output.is_some() && !self.rest.is_empty();
         if self.output.is_some() || self.inputs.is_empty() || has_prefix || !writes {
             return;
         }

@@ -64,12 +64,12 @@ pub(super) fn instead_of_misuse(
     {
         return Some(with_lines(&format!("there is no command `{word}`; run"), &[vec![line]]));
     }
-    let Plan { instead, mut lines } = plan(&given, kpack);
+    let (Plan { instead, mut lines }, in_the_way) = plan(&given, kpack);
     if lines.iter().all(|line| lacks_required(error, &given, &line[line.len() - 1])) {
         lines.clear();
     }
     let wrong = match instead {
-        Some(instead) if lines.is_empty() => return Some(instead),
+        Some(instead) if lines.is_empty() && in_the_way.is_none() => return Some(instead),
         Some(instead) => instead,
         None => said.or_else(|| wrong(error, &given))?,
     };
@@ -79,14 +79,13 @@ pub(super) fn instead_of_misuse(
             && !lines.iter().flatten().flatten().any(|own| own.contains(*word))
     };
     let missing = given.rest.iter().find(is_missing).filter(|_| given.intent.is_some());
-    let wrong = match missing {
-        Some(missing) if !lines.is_empty() => format!("{wrong}, and `{missing}` does not exist"),
+    let wrong = match (missing, in_the_way) {
+        (Some(missing), _) => format!("{wrong}, and `{missing}` does not exist"),
+        (_, Some(path)) if Path::new(&path).exists() => format!("{wrong}, and `{path}` exists"),
+        (_, Some(path)) => format!("{wrong}, and `{path}` cannot be the output"),
         _ => wrong,
     };
     if lines.is_empty() {
-        if given.word.is_some() && given.commands.is_empty() {
-            return Some(format!("{wrong}; `kpack help` lists them"));
-        }
         let command = given.commands.join(" ");
         let advice = match error.get(ContextKind::SuggestedArg) {
             Some(ContextValue::String(similar)) => format!("did you mean {similar}?"),
@@ -164,7 +163,7 @@ pub(super) fn instead_of_error(
     if !(is_missing || matches!(error, Error::Usage(_)) || IDS.contains(&error.id())) {
         return None;
     }
-    let mut lines = plan(&given, kpack).lines;
+    let mut lines = plan(&given, kpack).0.lines;
     let typed = sorted(arguments.iter().skip(1).map(|word| word.to_string_lossy().into_owned()));
     lines.retain(|line| match &line[..] {
         [only] => only[1] != "help" && sorted(only.iter().skip(1).cloned()) != typed,

@@ -72,20 +72,66 @@ fn fill(line: &str, values: Vec<Vec<String>>) -> Vec<String> {
     words.collect()
 }
 
-/// Plans what a person wants. kpack accepts each of its commands in the plan.
-pub(super) fn plan(given: &Given, kpack: &Command) -> Plan {
+/// Plans what a person wants. kpack accepts each of its commands in the plan. If a path is in the way of what they would write,
+/// only those that read are in it.
+pub(super) fn plan(given: &Given, kpack: &Command) -> (Plan, Option<String>) {
     let inputs = given.inputs.iter().filter(|input| input.kind != Kind::Other).cloned();
     let mut planner =
         Planner { given, inputs: inputs.collect(), targets: Vec::new(), before: Line::new() };
     planner.targets = planner.targets();
-    let is_doubtful = given.is_doubtful || !planner.may_write();
+    let is_readable = |input: &Input| !matches!(input.kind, Kind::Debian | Kind::Rpm | Kind::Zip);
+    let reads = !planner.inputs.is_empty() && planner.inputs.iter().all(is_readable);
+    let reading = if reads { planner.show("show") } else { Vec::new() };
     let mut plan = planner.plan();
     plan.lines.truncate(MOST_LINES);
     plan.lines.retain_mut(|line| add_options(line, given, kpack));
-    if is_doubtful {
+    let changing = plan.lines.iter().filter(|line| changes(line));
+    let in_the_way = in_the_way(changing.flatten()).cloned();
+    if given.is_doubtful || in_the_way.is_some() {
         plan.lines.retain(|line| !changes(line));
     }
-    plan
+    let is_typed = !given.commands.is_empty() || given.intent == Some(Intent::Cmake);
+    if plan.lines.is_empty() && !is_typed {
+        let command = given.intent.map_or("show", words::command);
+        plan.lines = [reading, lines(command!("kpack help {}", command))].concat();
+    }
+    (plan, in_the_way)
+}
+
+/// The first path that commands must not write to: it is there, or the system's, or nested with what they read, or two write to
+/// it.
+fn in_the_way<'a>(mut commands: impl Iterator<Item = &'a Vec<String>>) -> Option<&'a String> {
+    const OF_SYSTEM: &[&str] = &[
+        "/", "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib64", "/proc", "/root", "/sys",
+        "/usr", "/var",
+    ];
+    let is_of_system = |path: &&String| {
+        let real = Path::new(path).canonicalize();
+        real.is_ok_and(|real| OF_SYSTEM.iter().any(|own| real == Path::new(own)))
+    };
+    let mut written = BTreeSet::new();
+    commands.find_map(|words| {
+        // An image is trimmed as a whole.
+        let is_image = |path: &&String| words[1] == "trim" && *path == "/usr";
+        let value = |name| words.iter().skip_while(|word| *word != name).nth(1);
+        let into = value("--output-dir");
+        let to = match (&*words[0], &*words[1]) {
+            // Onto what the command before it copied.
+            ("cp", "-aHT") => None,
+            ("cp", _) => words.last(),
+            (_, "create") => words.get(2),
+            _ => value("--output").or(into),
+        };
+        let is_free = |path: &Path| {
+            let is_empty = || path.read_dir().is_ok_and(|mut all| all.next().is_none());
+            let nested = |from: &Path| path.starts_with(from) || from.starts_with(path);
+            let mut read =
+                words.iter().map(Path::new).filter(|from| from.is_dir() && *from != path);
+            !read.any(nested) && (path.symlink_metadata().is_err() || is_empty())
+        };
+        let system = words.iter().filter(is_of_system).find(|path| !is_image(path));
+        system.or(to.filter(|to| !is_free(to.as_ref()) || !(written.insert(*to) || into.is_some())))
+    })
 }
 
 /// Whether a line writes something, so that it must be what was meant.
@@ -220,40 +266,6 @@ impl Planner<'_> {
             _ => return Plan { instead: None, lines: lines.collect() },
         };
         Plan { instead: Some(instead.to_owned()), lines: lines.collect() }
-    }
-
-    /// Whether nothing that is there is in the way of an output, and kpack does not work on the system's own directories.
-    fn may_write(&self) -> bool {
-        const OF_SYSTEM: &[&str] = &[
-            "/", "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib64", "/proc", "/root",
-            "/sys", "/usr", "/var",
-        ];
-        let is_of_system = |path: &str| {
-            let real = Path::new(path).canonicalize();
-            real.is_ok_and(|real| OF_SYSTEM.iter().any(|own| real == Path::new(own)))
-        };
-        // An image is trimmed as a whole.
-        let is_trimmed = self.given.intent == Some(Intent::Trim) && self.given.output.is_none();
-        if self
-            .inputs
-            .iter()
-            .any(|input| is_of_system(&input.path) && !(is_trimmed && input.path == "/usr"))
-        {
-            return false;
-        }
-        let Some(output) = &self.given.output else { return true };
-        let several = self.inputs.len() > 1 && !self.inputs.iter().all(Input::is_file);
-        let copies = self.inputs.iter().map(|input| (&input.path, self.copy_of(input)));
-        let copies = Vec::from_iter(copies.filter_map(|(from, to)| Some((from, to?))));
-        let all = BTreeSet::from_iter(copies.iter().map(|(_, to)| to));
-        let is_free = |(from, to): &(&String, String)| {
-            let (from, to) = (Path::new(from), Path::new(to));
-            let is_empty = to.read_dir().is_ok_and(|mut all| all.next().is_none());
-            (is_empty || to.symlink_metadata().is_err())
-                && !to.starts_with(from)
-                && !from.starts_with(to)
-        };
-        !several && !is_of_system(output) && all.len() == copies.len() && copies.iter().all(is_free)
     }
 
     fn are_split(&self) -> bool {
@@ -407,7 +419,8 @@ impl Planner<'_> {
                 _ => files.push(path.clone()),
             }
         }
-        let output = self.given.output.as_deref().unwrap_or("code").trim_end_matches('/');
+        let output = self.output("code").remove(0);
+        let output = output.trim_end_matches('/');
         let is_file = !self.given.into_directory
             && !Path::new(output).is_dir()
             && Path::new(output).extension().is_some();
