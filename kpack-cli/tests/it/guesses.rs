@@ -3,7 +3,7 @@
 use std::fs;
 
 use insta::assert_snapshot;
-use kpack_tests::fixture::{Kind, Wheel, add_and_mul, code};
+use kpack_tests::fixture::{FatLibrary, Kind, Storage, Wheel, add_and_mul, bundle, code};
 use kpack_tests::require;
 use kpack_tests::tree::{Tree, entries_below};
 
@@ -201,6 +201,58 @@ const GUESSES: &[&str] = &[
     "kpack unpack split-app/bin/myapp",
     "kpack install myapp/bin/myapp --prefix staged --gpu gfx1100",
     "kpack trim dist/vec-1.0-py3-none-manylinux_2_28_x86_64.whl gfx1100",
+    // People who merge, compress, bundle and strip, and users of other tools.
+    "kpack merge one two -o both",
+    "kpack union one/ two/",
+    "kpack add two one",
+    "kpack combine rocm myapp both",
+    "kpack merge one out -o both",
+    "kpack recombine built/vec_lib built/app_lib -o both",
+    "kpack merge out/lib/.kpack/rocm_lib_gfx1100.kpack out/lib/.kpack/rocm_lib_gfx90a.kpack -o rocm.kpack",
+    "kpack merge kernels/vec-gfx1100.hsaco kernels/vec-gfx90a.hsaco -o both.co",
+    "kpack merge out/lib/librocvec.so out/lib/.kpack/rocm_lib_gfx1100.kpack",
+    "kpack compress out/lib/.kpack/rocm_lib_gfx1100.kpack",
+    "kpack recompress --level 19 out/lib/.kpack/rocm_lib_gfx1100.kpack -o small.kpack",
+    "kpack zip rocm -o rocm.zip",
+    "kpack bundle kernels/vec-gfx1100.hsaco kernels/vec-gfx90a.hsaco -o vec.co",
+    "kpack bundle kernels/vec.co -o code",
+    "kpack bundle out/lib/librocvec.so",
+    "kpack bundle out/bin/rocapp",
+    "kpack --unbundle --type=o --targets=host-x86_64-unknown-linux,hipv4-amdgcn-amd-amdhsa--gfx1100 --input=kernels/vec.co --output=vec.hsaco",
+    "kpack strip libvec.so",
+    "kpack strip -s libvec.so",
+    "kpack strip out",
+    "kpack squash kernels/vec.co",
+    "kpack --remove-section .hip_fatbin libvec.so",
+    "kpack --dump-section .hip_fatbin=code.bin libvec.so",
+    "kpack -j .hip_fatbin --dump libvec.so",
+    "kpack --offloading libvec.so",
+    "kpack -d libvec.so",
+    "kpack disassemble libvec.so",
+    "kpack roc-obj -t gfx1100 -o code libvec.so",
+    "kpack roc-obj-ls -v libvec.so",
+    "kpack --contents vec.deb",
+    "kpack owner out/lib/librocvec.so",
+    "kpack exec target/release/myapp",
+    "kpack hash out/lib/.kpack/rocm_lib_gfx1100.kpack",
+    "kpack outdated out",
+    "kpack freeze out",
+    "kpack clean",
+    "kpack clean rocm",
+    "kpack repair out",
+    "kpack repair out/lib/.kpack/rocm_lib_gfx1100.kpack",
+    "kpack diff out/lib/.kpack/rocm_lib_gfx1100.kpack out/lib/.kpack/rocm_lib_gfx90a.kpack",
+    "kpack diff rocm myapp",
+    "kpack cmp kernels/vec-gfx1100.hsaco kernels/vec-gfx90a.hsaco",
+    "kpack supported gfx1103",
+    "kpack backup rocm",
+    "kpack config",
+    "kpack watch out",
+    "kpack -c vec.deb",
+    "kpack x out/lib/.kpack/rocm_lib_gfx1100.kpack -C code",
+    "kpack remove libvec.so",
+    "kpack strip libvec.so -o host.so",
+    "kpack prune --image rocm --gfx gfx1100 --dry-run",
 ];
 
 /// A tree in which every guess names something.
@@ -225,8 +277,21 @@ fn everything() -> Tree {
     for to in ["rocm/bin/rocapp", "myapp/bin/myapp"] {
         tree.copy_file("target/release/myapp", to);
     }
-    let (_, kernel) = code("gfx1100", "add");
-    tree.write("kernels/vec-gfx1100.hsaco", kernel);
+    let entries = ["gfx1100", "gfx90a"].map(|target| code(target, "add"));
+    for ((_, kernel), target) in entries.iter().zip(["gfx1100", "gfx90a"]) {
+        tree.write(&format!("kernels/vec-{target}.hsaco"), kernel);
+    }
+    tree.write("kernels/vec.co", bundle(Storage::Plain, &entries).unwrap());
+    for (to, target) in [("one", "gfx1100"), ("two", "gfx90a")] {
+        fs::create_dir_all(tree.path(to).join("lib")).unwrap();
+        FatLibrary::new()
+            .wrapper(Storage::Plain, [code(target, "add")])
+            .build(&tree.path(to).join("lib/libvec.so"))
+            .unwrap();
+    }
+    for artifact in ["vec_lib", "app_lib"] {
+        tree.write(&format!("built/{artifact}/artifact_manifest.txt"), "math/stage\n");
+    }
     let wheel = Wheel::with_library(
         "vec-1.0-py3-none-manylinux_2_28_x86_64.whl",
         fs::read(tree.path("libvec.so")).unwrap(),
@@ -239,6 +304,7 @@ fn everything() -> Tree {
         "cp -a rocm out && kpack split --prefix out --module rocm --all",
         "cp -a myapp split-app && kpack split --prefix split-app --module app --all",
         "kpack split stage/lib/libvec.so",
+        "kpack split --prefix one --module vec --all && kpack split --prefix two --module vec --all",
         "dpkg-deb --root-owner-group --build package vec.deb && rm -r package",
     ] {
         let output = shell(&tree, line).output().unwrap();
@@ -314,6 +380,7 @@ const DANGEROUS: &[&str] = &[
     "kpack split rocm -o /usr",
     "kpack slim /usr --only gfx1100 --out new",
     "kpack strip /usr",
+    "kpack trim /usr /etc --gpu gfx1100",
     "kpack trim libvec.so rocm --gpu gfx1100 -o both",
     "kpack trim libvec.so build/lib/libvec.so --gpu gfx1100 -o new",
     "kpack trim --gpu gfx1100",
@@ -324,6 +391,21 @@ const DANGEROUS: &[&str] = &[
     "kpack join --arch all libvec.so typo.so",
     "kpack info libvec.so '|'",
     "kpack slim \"$(printf 'a\\nb')\" libvec.so",
+    "kpack pack kernels/vec-gfx1100.hsaco -o out/lib/.kpack/rocm_lib_gfx1100.kpack",
+    "kpack pack kernels/vec-gfx1100.hsaco typo -o kernels.kpack",
+    "kpack get gfx1100 kernels/vec.co -o libvec.so",
+    "kpack unpack libvec.so -d rocm",
+    "kpack restore out/lib/librocvec.so -o libvec.so",
+    "kpack merge one two -o rocm",
+    "kpack merge one two -o one",
+    "kpack merge one two -o one/both",
+    "cp -a one same && kpack merge one same -o new",
+    "kpack merge libvec.so build/lib/libvec.so -o new.so",
+    "kpack merge out/lib/librocvec.so stage/lib/libvec.so -o new.so",
+    "kpack -d libvec.so",
+    "kpack -c libvec.so",
+    "kpack -o build/lib/libvec.so split libvec.so",
+    "kpack strip -s libvec.so",
 ];
 
 #[test]
@@ -348,19 +430,25 @@ fn what_may_be_meant_in_another_way_gets_no_command_that_changes_something() {
     assert_eq!(wrong, "");
 }
 
-/// Given a link to a tree, then a copy of the tree is trimmed, not the tree.
+/// Given a link to a tree, then a copy of the tree is trimmed or merged, not the tree.
 #[test]
 fn what_a_link_leads_to_stays() {
     if !require::tools(&["dpkg-deb", "unzip"]) {
         return;
     }
     let tree = everything();
-    std::os::unix::fs::symlink("rocm", tree.path("link")).unwrap();
-    let output = shell(&tree, "kpack slim link --only gfx1100 --out new").output().unwrap();
-    let stderr = String::from_utf8(output.stderr).unwrap();
-    let line = stderr.lines().find_map(|line| line.strip_prefix("  ")).unwrap();
-    let before = entries_below(&tree.path("rocm"));
-    assert!(shell(&tree, line).status().unwrap().success(), "{line}");
-    assert_eq!(entries_below(&tree.path("rocm")), before, "{line}");
-    assert!(tree.path("new/lib/librocvec.so").exists(), "{line}");
+    for (original, guess, made) in [
+        ("rocm", "kpack slim link-rocm --only gfx1100 --out slim", "slim/lib/librocvec.so"),
+        ("one", "kpack merge link-one two -o both", "both/lib/.kpack/vec_lib_gfx90a.kpack"),
+    ] {
+        let link = tree.path(&format!("link-{original}"));
+        std::os::unix::fs::symlink(original, link).unwrap();
+        let output = shell(&tree, guess).output().unwrap();
+        let stderr = String::from_utf8(output.stderr).unwrap();
+        let line = stderr.lines().find_map(|line| line.strip_prefix("  ")).unwrap();
+        let before = entries_below(&tree.path(original));
+        assert!(shell(&tree, line).status().unwrap().success(), "{line}");
+        assert_eq!(entries_below(&tree.path(original)), before, "{line}");
+        assert!(tree.path(made).exists(), "{line}");
+    }
 }

@@ -25,6 +25,10 @@ impl Input {
     pub(super) fn is_file(&self) -> bool {
         !self.kind.is_tree()
     }
+
+    pub(super) fn is_library(&self) -> bool {
+        self.kind == Kind::Binary && Path::new(&self.path).extension().is_some()
+    }
 }
 
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
@@ -86,7 +90,12 @@ pub(super) struct Given {
 impl Given {
     pub(super) fn read(arguments: &[OsString], kpack: &Command) -> Self {
         let lossy = arguments.iter().skip(1).map(|word| word.to_string_lossy().into_owned());
-        let words = Vec::from_iter(lossy);
+        // kpack finds the section itself, which users of objcopy name.
+        let lossy = lossy.filter(|word| !word.starts_with(".hip"));
+        let words = Vec::from_iter(lossy.map(|word| match word.split_once("=.hip") {
+            Some((option, _)) => option.to_owned(),
+            None => word,
+        }));
         let mut given = Self::default();
         let mut rest = &words[..];
         while let Some((word, after)) = rest.split_first() {
@@ -219,7 +228,10 @@ impl Given {
                     return taken;
                 }
             }
-            (Some(Role::Output), Some(single)) => {
+            // `objdump -d FILE` has no output, nor has `dpkg -c FILE`.
+            (Some(Role::Output), Some(single))
+                if !(self.inputs.is_empty() && name.len() == 1 && Path::new(single).is_file()) =>
+            {
                 self.output = Some(single.to_owned());
                 self.into_directory = name.contains("dir") || single.ends_with('/');
                 return taken;
@@ -312,7 +324,7 @@ impl Given {
             // It may also be one more input, with a wrong name.
             self.is_doubtful |= match self.intent {
                 Some(Intent::Trim) => true,
-                Some(Intent::Join) => self.inputs.iter().any(Input::is_file),
+                Some(Intent::Join | Intent::Merge) => self.inputs.iter().any(Input::is_file),
                 _ => false,
             } || !self.rest.is_empty();
             self.into_directory = path.ends_with('/');
@@ -324,7 +336,8 @@ impl Given {
         };
         let is_empty =
             || Path::new(&last.path).read_dir().is_ok_and(|mut all| all.next().is_none());
-        let takes_trees = matches!(self.intent, Some(Intent::Trim | Intent::Join)) && !is_empty();
+        let takes_trees =
+            matches!(self.intent, Some(Intent::Trim | Intent::Join | Intent::Merge)) && !is_empty();
         if last.kind == Kind::Directory
             && !takes_trees
             && (first.kind != Kind::Directory || is_empty())
@@ -394,7 +407,10 @@ fn targets(word: &str) -> Option<Vec<String>> {
     if let Some(target) = target(word) {
         return Some(vec![target]);
     }
-    let names = word.split([',', ';', ' ']).filter(|name| !name.is_empty());
+    let names = word.split([',', ';', ' ']);
+    let names = names.filter(|name| !name.is_empty() && !name.starts_with("host-"));
+    // The entries of bundles contain targets, as in `hipv4-amdgcn-amd-amdhsa--gfx1100`.
+    let names = names.map(|name| name.split_once("amdhsa--").map_or(name, |(_, target)| target));
     names.map(target).collect::<Option<Vec<_>>>().filter(|targets| !targets.is_empty())
 }
 

@@ -95,7 +95,8 @@ pub(super) fn instead_of_misuse(
     }
     let shows =
         given.intent.is_none() && lines[0][0].get(1).is_some_and(|command| command == "show");
-    let help = if shows && given.word.is_some() { "; `kpack help` lists them" } else { "" };
+    let is_unknown = given.word.as_ref().is_some_and(|word| words::note(word).is_none());
+    let help = if shows && is_unknown { "; `kpack help` lists them" } else { "" };
     Some(with_lines(&format!("{wrong}{help}; run"), &lines))
 }
 
@@ -186,9 +187,10 @@ fn sorted(words: impl Iterator<Item = String>) -> BTreeSet<String> {
 fn wrong(error: &clap::Error, given: &Given) -> Option<String> {
     let command = given.commands.join(" ");
     if let Some(word) = &given.word {
-        return Some(match &*command {
-            "" => format!("there is no command `{word}`"),
-            above => format!("`{above}` has no command `{word}`"),
+        return Some(match (&*command, words::note(word)) {
+            ("", Some(note)) => note.to_owned(),
+            ("", None) => format!("there is no command `{word}`"),
+            (above, _) => format!("`{above}` has no command `{word}`"),
         });
     }
     if !command.is_empty()

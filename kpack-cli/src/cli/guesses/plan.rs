@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env::current_exe;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::Command;
 use kpack_core::gpus::agents;
@@ -183,8 +183,7 @@ struct Planner<'a> {
 
 impl Planner<'_> {
     fn plan(mut self) -> Plan {
-        use Intent::{Build, Cmake, Doctor, Embed, Explain, Extract, Gpus, Install, Join, List};
-        use Intent::{Pack, Remove, Report, Show, Split, Stage, Trim, Verify, Version};
+        use Intent::*;
         let given = self.given;
         let mut intent = given.intent.unwrap_or(Show);
         if let Some(text) = self.error_text() {
@@ -222,24 +221,37 @@ impl Planner<'_> {
                 return command
                     .map_or_else(Plan::default, |name| one(command!("kpack help {}", name)));
             }
-            if !matches!(intent, Doctor | Gpus | Build | Install) {
+            if !matches!(intent, Doctor | Gpus | Build | Install | Repair) {
                 self.inputs.push(Input::at("."));
             }
+        }
+        let are_trees =
+            self.inputs.len() > 1 && self.inputs.iter().all(|input| input.kind.is_tree());
+        if given.word.as_deref() == Some("add") && are_trees {
+            intent = Merge;
         }
         let is_wheel = given.intent.is_none() && given.commands.iter().any(|name| name == "wheel");
         let lines = match intent {
             _ if is_wheel => [self.split(), self.show("show")].concat(),
             Build => self.build(),
-            Doctor => self.doctor(),
+            Repair if !self.of(Kind::Wheel).is_empty() => self.split(),
+            Doctor | Repair => self.doctor(),
             Embed if self.of(Kind::Code).is_empty() => self.join(),
-            Embed | Pack => self.pack(),
+            Bundle if self.are_split() && self.inputs.iter().all(Input::is_library) => self.join(),
+            Bundle if self.of(Kind::Code).is_empty() => self.stage(),
+            // `dpkg -c` and others list with the option that creates elsewhere.
+            Pack if given.word.is_none() && self.of(Kind::Code).is_empty() => self.show("list"),
+            Bundle | Compress | Embed | Pack => self.pack(),
+            Compare => self.compare(),
             // Its code is in archives, and who unpacks a binary wants it back.
             Extract if self.are_split() => self.join(),
             Extract => self.extract(),
             Gpus if self.inputs.is_empty() => self.doctor(),
             Install if given.output.is_some() && !self.of(Kind::Binary).is_empty() => self.stage(),
             Install => self.install(),
-            Join => self.join(),
+            // A binary and its archives are joined.
+            Merge if self.inputs.len() > 1 && self.of(Kind::Binary).len() != 1 => self.merge(),
+            Join | Merge => self.join(),
             List => self.show("list"),
             Remove | Trim => self.trim(),
             Report => self.report(),
@@ -256,6 +268,21 @@ impl Planner<'_> {
             Build => "kpack does not compile; the build tool does, before kpack",
             Embed => {
                 "only a compiler puts code objects into binaries; kpack stores them in archives"
+            }
+            Compress | Pack if !self.of(Kind::Archive).is_empty() => {
+                "archives are compressed already; `kpack trim` removes those for other GPUs, and `kpack split` makes smaller ones with `--level 19`, `--strip-debug` or fewer targets (`--arch`)"
+            }
+            Bundle | Merge if !self.of(Kind::Code).is_empty() => {
+                "`clang-offload-bundler` makes bundles; kpack stores code objects in archives, one for each GPU target"
+            }
+            Merge if self.inputs.len() > 1 && self.of(Kind::Archive).len() == self.inputs.len() => {
+                "archives are not merged; put those for several GPUs into the same directory"
+            }
+            Merge if are_trees => {
+                "kpack merges artifacts (docs/artifacts.md); copy install trees over each other, if they are from the same source and were split with the same `--module`"
+            }
+            Trim if lines.len() > 1 && given.commands.is_empty() => {
+                "`kpack split` moves GPU code into archives beside the files; `kpack trim` removes the code for other GPUs"
             }
             Trim if !self.of(Kind::Wheel).is_empty() => {
                 "a wheel is not trimmed, but split; users then install the part for their GPU"
@@ -275,7 +302,7 @@ impl Planner<'_> {
     /// The targets whose code is wanted: those that were named, or all others that are there.
     fn targets(&self) -> Vec<String> {
         let named = &self.given.targets;
-        if !self.given.removes {
+        if !self.given.removes || named.is_empty() {
             return named.clone();
         }
         let is_exact = named.iter().any(|target| target.contains(':'));
@@ -529,8 +556,11 @@ impl Planner<'_> {
         }
         let mut by_target: BTreeMap<String, Vec<String>> = BTreeMap::new();
         for path in self.of(Kind::Code) {
-            let own = show::targets_of(Path::new(&path)).into_iter().next();
-            if let Some(target) = self.targets.first().cloned().or(own) {
+            let mut own = show::targets_of(Path::new(&path));
+            if own.len() > 1 {
+                return self.extract();
+            }
+            if let Some(target) = own.pop_first().or(self.targets.first().cloned()) {
                 by_target.entry(target).or_default().push(path);
             }
         }
@@ -606,12 +636,63 @@ impl Planner<'_> {
         }
         let is_seen = agents().is_some_and(|gpus| !gpus.is_empty());
         let example = if is_seen { Some("native".to_owned()) } else { self.there().pop_first() };
-        match example.filter(|_| !self.given.removes) {
+        match example.filter(|_| !self.given.removes || self.given.targets.is_empty()) {
             Some(target) => {
                 let trim = command!("kpack trim --arch {} {} --dry-run", &*target, self.paths());
-                [self.split(), lines(trim)].concat()
+                // A dry run has no output.
+                let trim = if self.given.output.is_some() { Vec::new() } else { lines(trim) };
+                let mut split = if self.are_split() { Vec::new() } else { self.split() };
+                split.retain(changes);
+                [split, trim].concat()
             }
             None => self.show("show"),
+        }
+    }
+
+    /// Trees with the split binaries of one module are copied over each other, and get a manifest of all archives.
+    fn merge(&self) -> Vec<Line> {
+        let trees = self.of(Kind::Directory);
+        let files =
+            trees.iter().filter_map(|tree| Path::new(tree).join("lib/.kpack").read_dir().ok());
+        let files = BTreeSet::from_iter(files.flatten().flatten().map(|entry| entry.path()));
+        let (manifests, archives): (Vec<_>, Vec<_>) =
+            files.iter().partition(|path| path.extension().is_some_and(|end| end == "kpm"));
+        let names = |files: &[&PathBuf]| {
+            BTreeSet::from_iter(files.iter().map(|path| stem(&path.to_string_lossy())))
+        };
+        let fits = trees.len() == self.inputs.len() && manifests.len() == trees.len();
+        let fits = fits && names(&archives).len() == archives.len();
+        match names(&manifests).iter().map(|name| name.strip_suffix("_lib")).collect::<Vec<_>>()[..]
+        {
+            [Some(module)] if fits => {
+                let output = &*self.output("merged").remove(0);
+                let arch = archives.iter().flat_map(|archive| show::targets_of(archive));
+                let arch = &*Vec::from_iter(BTreeSet::from_iter(arch)).join(",");
+                let mut line = vec![command!("cp -aH {} {}", &*trees[0], output)];
+                line.extend(
+                    trees[1..].iter().map(|tree| command!("cp -aHT {} {}", &**tree, output)),
+                );
+                line.extend([
+                    command!("kpack join --prefix {} --module {} --arch {}", output, module, arch),
+                    command!("kpack split --prefix {} --module {} --all", output, module),
+                    command!("kpack verify {}", output),
+                ]);
+                vec![line]
+            }
+            _ if !self.of(Kind::Code).is_empty() => self.pack(),
+            _ if !self.inputs.iter().any(|input| input.kind.is_tree()) => self.show("list"),
+            _ => lines(command!("kpack help artifact recombine")),
+        }
+    }
+
+    fn compare(&self) -> Vec<Line> {
+        let [first, second] = &self.inputs[..] else { return self.verify() };
+        if is_split(first.path.as_ref()) != is_split(second.path.as_ref()) {
+            return self.verify();
+        }
+        match first.kind.is_tree() && second.kind.is_tree() {
+            true => lines(command!("kpack report {} --before {}", &*second.path, &*first.path)),
+            false => self.show("list"),
         }
     }
 

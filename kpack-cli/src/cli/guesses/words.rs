@@ -4,7 +4,10 @@
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Intent {
     Build,
+    Bundle,
     Cmake,
+    Compare,
+    Compress,
     Doctor,
     Embed,
     Explain,
@@ -13,8 +16,10 @@ pub(super) enum Intent {
     Install,
     Join,
     List,
+    Merge,
     Pack,
     Remove,
+    Repair,
     Report,
     Show,
     Split,
@@ -27,14 +32,14 @@ pub(super) enum Intent {
 impl Intent {
     /// Whether its command writes, so that a last path may be where to.
     pub(super) fn writes(self) -> bool {
-        use Intent::{Extract, Join, Pack, Split, Stage, Trim};
-        matches!(self, Extract | Join | Pack | Split | Stage | Trim)
+        use Intent::{Bundle, Compress, Extract, Join, Merge, Pack, Split, Stage, Trim};
+        matches!(self, Bundle | Compress | Extract | Join | Merge | Pack | Split | Stage | Trim)
     }
 
     /// Whether an option of this name says more than the command before it.
     pub(super) fn replaces(self) -> bool {
-        use Intent::{Doctor, Extract, Join, List, Show, Split, Trim};
-        matches!(self, Doctor | Extract | Join | List | Show | Split | Trim)
+        use Intent::{Doctor, Extract, Join, List, Merge, Show, Split, Trim};
+        matches!(self, Doctor | Extract | Join | List | Merge | Show | Split | Trim)
     }
 }
 
@@ -42,28 +47,34 @@ impl Intent {
 #[rustfmt::skip]
 const VERBS: &[(Intent, &str)] = &[
     (Intent::Show, "show is i info inspect describe describes detail details identify file view cat display dump status print \
-        examine analyze analyse probe query read open see look peek readelf objdump readobj has supports support contains meta \
-        metadata header headers find search scan tell which is-split has-code"),
-    (Intent::List, "list l ls ll t tf tvf kernel kernels code nm symbols contents content toc index members entries files enumerate"),
-    (Intent::Extract, "extract x xf xvf get unpack unbundle unarchive unzip untar export pull dump-code carve decompress save \
-        objcopy fetch-code read-code"),
+        examine analyze analyse probe query read open see look peek readelf objdump readobj has supports support supported contains \
+        meta metadata header headers find search scan tell which is-split has-code"),
+    (Intent::List, "list l ls ll t tf tvf kernel kernels code nm symbols contents content toc index members entries files enumerate \
+        freeze"),
+    (Intent::Extract, "extract x xf xvf get unpack unbundle unarchive unzip untar export pull dump-code carve decompress uncompress \
+        save objcopy fetch-code read-code roc-obj dump-section only-section disassemble disasm"),
     (Intent::Split, "split separate externalize externalise detach offload outline divide break chop unlink extract-code strip-code \
-        strip-gpu move move-code repair convert process transform partition compress kpack splice unmerge apply"),
-    (Intent::Join, "join merge combine recombine reassemble assemble fuse glue undo unsplit restore revert rejoin unite inline \
-        reattach attach rollback reverse back putback put-back put-code-back return concat unkpack reset recover"),
+        strip-gpu move move-code convert process transform partition kpack splice unmerge apply"),
+    (Intent::Join, "join reassemble undo unsplit restore revert rejoin inline reattach attach rollback reverse back putback put-back \
+        put-code-back return unkpack reset recover"),
+    (Intent::Merge, "join merge combine recombine assemble fuse glue union unite concat"),
     (Intent::Trim, "trim strip thin slim slimify shrink prune keep filter only select-arch reduce minimize minimise minify optimize \
-        optimise lipo debloat cut limit restrict retain tidy"),
+        optimise lipo debloat cut limit restrict retain tidy clean squash remove-section"),
     (Intent::Remove, "trim remove rm drop delete del exclude discard purge erase without uninstall"),
-    (Intent::Verify, "verify check validate test lint diff cmp compare audit fsck integrity checksum sanity confirm prove ensure \
-        verify-arch selftest doublecheck same equal"),
+    (Intent::Verify, "verify check validate test lint audit fsck integrity checksum hash digest sha256 sha256sum b3sum sanity confirm \
+        prove ensure verify-arch selftest doublecheck outdated"),
+    (Intent::Compare, "verify diff cmp compare same equal"),
     (Intent::Report, "report du df size sizes stat stats statistics measure weigh breakdown summary summarize treemap"),
-    (Intent::Doctor, "doctor diagnose diagnostics diag why fix debug troubleshoot health healthcheck ldd env environment \
-        diagnosis system problem problems works loads run check-gpu check-gpus gpu-check test-gpu"),
+    (Intent::Doctor, "doctor diagnose diagnostics diag why debug troubleshoot health healthcheck ldd env environment \
+        diagnosis system problem problems works loads run exec execute check-gpu check-gpus gpu-check test-gpu"),
+    (Intent::Repair, "doctor repair fix"),
     (Intent::Gpus, "doctor arch archs arches architecture architectures gpu gpus gfx target targets device devices rocminfo detect \
         list-gpus list-devices show-gpus"),
     (Intent::Explain, "explain error errors what meaning code-of lookup perror strerror reason"),
-    (Intent::Stage, "stage copy cp deploy bundle ship dist distribute collect gather release publish portable appimage vendor relocate"),
-    (Intent::Pack, "create pack package archive c cf cvf ar new zip tar make-archive mkarchive create-archive"),
+    (Intent::Stage, "stage copy cp deploy ship dist distribute collect gather release publish portable appimage vendor relocate"),
+    (Intent::Bundle, "stage bundle"),
+    (Intent::Pack, "create pack package archive c cf cvf ar new tar make-archive mkarchive create-archive"),
+    (Intent::Compress, "split compress recompress zip gzip gz xz zst zstd"),
     (Intent::Embed, "create embed insert inject attach include append put import"),
     (Intent::Build, "split build b compile make cargo hipcc clang configure link generate init"),
     (Intent::Cmake, "split cmake cmakedir pkg-config pkgconfig find-package"),
@@ -85,10 +96,10 @@ pub(super) enum Role {
 #[rustfmt::skip]
 const ROLES: &[(Role, &str)] = &[
     (Role::Against, "against original orig reference ref baseline before compare compare-to compare-with expected with fat unsplit-original"),
-    (Role::Input, "i in input inputs input-file input-dir file f path p prefix src source-dir root-dir tree binary lib library exe \
+    (Role::Input, "i image in input inputs input-file input-dir file f path p prefix src source-dir root-dir tree binary lib library exe \
         wheel program app from-dir directory dir"),
     (Role::Module, "module name m project"),
-    (Role::Output, "o out output outfile outdir out-file out-dir output-file output-dir output-directory out-directory d dest \
+    (Role::Output, "o c out output outfile outdir out-file out-dir output-file output-dir output-directory out-directory d dest \
         destination dst w wheel-dir wheelhouse to into target-dir save save-to save-as write write-to to-dir install-dir dist-dir"),
     (Role::Removed, "remove rm drop exclude delete without except not remove-arch remove-gpu drop-arch exclude-arch"),
     (Role::Targets, "a g t arch archs arches architecture architectures gpu gpus gpu-target gpu-targets gpu-arch gpu-archs target \
@@ -113,7 +124,7 @@ pub(super) const DRY_RUN: &[&str] = &[
 #[rustfmt::skip]
 pub(super) const HARMLESS: &[&str] = &[
     "all", "debug", "f", "force", "h", "human", "human-readable", "i", "in-place", "inplace", "l", "long", "progress", "r", "recurse",
-    "recursive", "release", "v", "verbose", "vv", "y", "yes",
+    "recursive", "release", "type", "v", "verbose", "vv", "y", "yes",
 ];
 
 /// Words that say nothing here: the inputs say it already.
@@ -136,6 +147,24 @@ pub(super) fn intent(word: &str) -> Option<Intent> {
 pub(super) fn command(intent: Intent) -> &'static str {
     let row = VERBS.iter().find(|(own, _)| *own == intent);
     row.and_then(|(_, words)| words.split(' ').next()).unwrap_or("show")
+}
+
+/// What somebody has to know who types one of these words, besides the commands that come near.
+#[rustfmt::skip]
+const NOTES: &[(&str, &str)] = &[
+    ("run exec execute", "kpack does not run programs; `kpack doctor` says whether their GPU code loads"),
+    ("disassemble disasm", "kpack does not disassemble; `llvm-objdump -d` does, after `kpack extract`"),
+    ("hash digest sha256 sha256sum b3sum", "`kpack show --json` prints the hashes that a manifest (.kpm) lists; `kpack verify` checks them"),
+    ("clean", "kpack keeps no cache; `kpack trim` removes the code for other GPUs"),
+    ("owner", "`dpkg -S` or `rpm -qf` says which package a file belongs to"),
+    ("backup snapshot", "kpack keeps no copies, so copy files with `cp -a` before you trim them; `kpack join` undoes a split"),
+    ("config settings", "kpack has no configuration file; its commands have options"),
+    ("watch", "kpack does not run in the background; call it after each build"),
+];
+
+pub(super) fn note(word: &str) -> Option<&'static str> {
+    let holds = |(words, _): &&(&str, &str)| words.split(' ').any(|known| known == word);
+    NOTES.iter().find(holds).map(|(_, note)| *note)
 }
 
 /// What exactly this word asks for.
