@@ -60,7 +60,12 @@ pub fn edits<S: ReadAt>(image: &Image<S>, path: &[u8]) -> Result<Option<Edits>, 
         }
     }
     let size = path.len() + 1;
-    let Some(at) = free.windows(size).position(|room| room.iter().all(|free| *free)) else {
+    let at = match path {
+        // The first string of each table is empty.
+        [] if text.first() == Some(&0) => Some(0),
+        _ => free.windows(size).position(|room| room.iter().all(|free| *free)),
+    };
+    let Some(at) = at else {
         return Ok(None);
     };
     // Nothing of the old run path stays, since it may be a path of the machine that built the file.

@@ -108,4 +108,12 @@ fn what_else_is_in_the_old_run_path_stays() {
     assert!(runs(&tree.path("bin/main")));
     let tree = program(&["-Wl,-rpath,/a/libanswer.so"]);
     assert!(!set(&tree, NEW));
+    // None takes no room.
+    let tree = program(&["-Wl,-rpath,libanswer.so"]);
+    assert!(set(&tree, ""));
+    let text = dynamic(&tree);
+    assert!(
+        text.contains("Library rpath: []") && text.contains("library: [libanswer.so]"),
+        "{text}"
+    );
 }
