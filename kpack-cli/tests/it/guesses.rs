@@ -40,6 +40,7 @@ fn what_people_type_first() {
                 "kpack show vec.whl",
                 "kpack show vec.zip",
                 "kpack verify vec.whl",
+                "kpack install vec.whl",
                 "kpack list stage",
                 "kpack list stage/lib/libvec.so",
             ],
@@ -253,6 +254,20 @@ const GUESSES: &[&str] = &[
     "kpack remove libvec.so",
     "kpack strip libvec.so -o host.so",
     "kpack prune --image rocm --gfx gfx1100 --dry-run",
+    // People who add code for a GPU, build for one, install wheels and trim packages.
+    "kpack add libvec.so kernels/vec-gfx1100.hsaco -o new.so",
+    "kpack add gfx1030 libvec.so",
+    "kpack build -t gfx90a rocm",
+    "kpack install dist/vec-1.0-py3-none-manylinux_2_28_x86_64.whl --target site",
+    "kpack install dist/vec-1.0-py3-none-manylinux_2_28_x86_64.whl --gpu gfx90a",
+    "cd rocm && kpack build -t gfx90a lib/librocvec.so",
+    "cd target && kpack build ../rocm -t gfx90a",
+    "kpack trim --arch gfx1100 vec.deb",
+    "cp vec.deb libvec1_1.0-2_amd64.deb && kpack split libvec1_1.0-2_amd64.deb",
+    "kpack slim vec.deb --only gfx1100 -o small.deb",
+    "kpack wheel trim dist/vec-1.0-py3-none-manylinux_2_28_x86_64.whl --target gfx90a -o small",
+    "cp out/lib/librocvec.so new.so && kpack join new.so out/lib/.kpack/rocm_lib_gfx1100.kpack out/lib/.kpack/rocm_lib_gfx90a.kpack",
+    "cp out/lib/librocvec.so new.so && kpack join --arch gfx90a new.so out/lib/.kpack/rocm_lib_gfx90a.kpack",
 ];
 
 /// A tree in which every guess names something.
@@ -348,6 +363,9 @@ fn each_guess_does_what_it_means_or_prints_commands_that_do() {
             guess.rsplit_once(" && ").map_or(String::new(), |(before, _)| format!("{before} && "));
         let mut all = !commands.is_empty();
         for command in commands {
+            if command.starts_with("pip ") && !require::tool("pip") {
+                continue;
+            }
             let tree = original.copy();
             let line = format!("{before}{command}").replace("/tree", tree.root().to_str().unwrap());
             let output = shell(&tree, &line).output().unwrap();
@@ -406,6 +424,14 @@ const DANGEROUS: &[&str] = &[
     "kpack -c libvec.so",
     "kpack -o build/lib/libvec.so split libvec.so",
     "kpack strip -s libvec.so",
+    "kpack build -t gfx90a,typo rocm",
+    "cp out/lib/librocvec.so new.so && mkdir .kpack && touch .kpack/other && kpack join new.so out/lib/.kpack/rocm_lib_gfx90a.kpack",
+    "mv out/lib/librocvec.so new.so && kpack join new.so split-app/lib/.kpack/app_lib_gfx90a.kpack",
+    "touch small.deb && kpack slim vec.deb --only gfx1100 -o small.deb",
+    "kpack install dist/vec-1.0-py3-none-manylinux_2_28_x86_64.whl --target rocm",
+    "kpack install dist/vec-1.0-py3-none-manylinux_2_28_x86_64.whl typo.whl",
+    "kpack trim --arch gfx1100 vec.deb rocm -o small.deb",
+    "cp vec.deb vec2.deb && kpack trim --arch gfx1100 vec.deb vec2.deb -o small.deb",
 ];
 
 #[test]
@@ -422,7 +448,8 @@ fn what_may_be_meant_in_another_way_gets_no_command_that_changes_something() {
         for line in stderr.lines().filter_map(|line| line.strip_prefix("  ")) {
             let reads = ["doctor", "help", "list", "report", "show", "verify", "wheel show"];
             let reads = reads.iter().any(|read| line.starts_with(&format!("kpack {read}")));
-            if line.contains("cp -a") || line.starts_with("kpack ") && !reads {
+            let is_other = ["cp -a", "pip ", "dpkg-deb -"].iter().any(|word| line.contains(word));
+            if is_other || line.starts_with("kpack ") && !reads {
                 wrong += &format!("{guess}: {line}\n");
             }
         }

@@ -192,7 +192,17 @@ impl Given {
             self.options.push(vec!["--json".to_owned()]);
             return taken;
         }
-        let role = words::role(&name);
+        let role = match words::role(&name) {
+            // pip's is a directory.
+            Some(Role::Targets)
+                if self.intent == Some(Intent::Install)
+                    && ["t", "target"].contains(&&*name)
+                    && single.is_some_and(|single| targets(single).is_none()) =>
+            {
+                Some(Role::Output)
+            }
+            role => role,
+        };
         match (role, single) {
             (Some(role @ (Role::Targets | Role::Removed)), Some(single)) => {
                 let of = |word: &str| match word {

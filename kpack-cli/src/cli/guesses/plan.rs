@@ -6,7 +6,8 @@ use std::path::{Path, PathBuf};
 
 use clap::Command;
 use kpack_core::gpus::agents;
-use kpack_format::names::archive_ends;
+use kpack_core::words::list;
+use kpack_format::names::{GFXARCH, archive_ends};
 use kpack_split::input::walk;
 
 use super::given::{Given, Input, Kind, find};
@@ -34,6 +35,9 @@ const MOST_PROGRAMS: usize = 8;
 const MOST_READ: usize = 2000;
 /// In a command line, what passes the output on; a shell must read it.
 pub(super) const PIPE: &str = "|";
+
+/// The install prefix of distributions' packages.
+const USR: &str = "/usr";
 
 /// A value in a command line: words, or none.
 trait Words {
@@ -76,8 +80,13 @@ fn fill(line: &str, values: Vec<Vec<String>>) -> Vec<String> {
 /// only those that read are in it.
 pub(super) fn plan(given: &Given, kpack: &Command) -> (Plan, Option<String>) {
     let inputs = given.inputs.iter().filter(|input| input.kind != Kind::Other).cloned();
-    let mut planner =
-        Planner { given, inputs: inputs.collect(), targets: Vec::new(), before: Line::new() };
+    let mut planner = Planner {
+        given,
+        inputs: inputs.collect(),
+        targets: Vec::new(),
+        before: Line::new(),
+        after: Line::new(),
+    };
     planner.targets = planner.targets();
     let is_readable = |input: &Input| !matches!(input.kind, Kind::Debian | Kind::Rpm | Kind::Zip);
     let reads = !planner.inputs.is_empty() && planner.inputs.iter().all(is_readable);
@@ -120,6 +129,8 @@ fn in_the_way<'a>(mut commands: impl Iterator<Item = &'a Vec<String>>) -> Option
             ("cp", "-aHT") => None,
             ("cp", _) => words.last(),
             (_, "create") => words.get(2),
+            ("dpkg-deb", "--root-owner-group") => words.last(),
+            ("pip", _) => value("--target"),
             _ => value("--output").or(into),
         };
         let is_free = |path: &Path| {
@@ -144,10 +155,10 @@ fn changes(line: &Line) -> bool {
     })
 }
 
-/// Adds the given options that the last command has as well; returns whether kpack accepts all of its commands.
+/// Adds the given options that the last command of kpack's has as well; returns whether kpack accepts all of its commands.
 fn add_options(line: &mut Line, given: &Given, kpack: &Command) -> bool {
     let is_accepted = |words: &Vec<String>| words[0] != "kpack" || accepts(kpack, words);
-    if let Some(last) = line.last_mut().filter(|last| last[0] == "kpack") {
+    if let Some(last) = line.iter_mut().rfind(|command| command[0] == "kpack") {
         let plain = last.clone();
         let path = command_of(&last[1..], kpack);
         let command = path.last().copied().unwrap_or(kpack);
@@ -179,6 +190,8 @@ struct Planner<'a> {
     targets: Vec<String>,
     /// The commands that make the inputs.
     before: Line,
+    /// The commands that make packages of them again.
+    after: Line,
 }
 
 impl Planner<'_> {
@@ -230,12 +243,19 @@ impl Planner<'_> {
         if given.word.as_deref() == Some("add") && are_trees {
             intent = Merge;
         }
+        let adds = given.word.as_deref() == Some("add")
+            && !self.of(Kind::Binary).is_empty()
+            && self.of(Kind::Archive).is_empty();
+        if adds {
+            intent = Embed;
+        }
         let is_wheel = given.intent.is_none() && given.commands.iter().any(|name| name == "wheel");
         let lines = match intent {
             _ if is_wheel => [self.split(), self.show("show")].concat(),
             Build => self.build(),
             Repair if !self.of(Kind::Wheel).is_empty() => self.split(),
             Doctor | Repair => self.doctor(),
+            Embed if adds => self.show("list"),
             Embed if self.of(Kind::Code).is_empty() => self.join(),
             Bundle if self.are_split() && self.inputs.iter().all(Input::is_library) => self.join(),
             Bundle if self.of(Kind::Code).is_empty() => self.stage(),
@@ -263,8 +283,19 @@ impl Planner<'_> {
             Verify => self.verify(),
             Cmake | Explain | Version => Vec::new(),
         };
-        let lines = lines.into_iter().map(|line| [&self.before[..], &line].concat());
+        let around = |line: Line| [&self.before[..], &line, &self.after].concat();
+        let lines = lines.into_iter().map(around);
         let instead = match intent {
+            Trim if !self.of(Kind::Wheel).is_empty() && !self.targets.is_empty() => {
+                let targets = list(&self.targets);
+                let text = format!(
+                    "a wheel is not trimmed, but split; users install the host wheel and the wheel with their GPU's target ({targets}) in its name"
+                );
+                return Plan { instead: Some(text), lines: lines.collect() };
+            }
+            Embed if adds => {
+                "kpack adds no code for other GPUs; compile for them with `--offload-arch`, once per GPU"
+            }
             Build => "kpack does not compile; the build tool does, before kpack",
             Embed => {
                 "only a compiler puts code objects into binaries; kpack stores them in archives"
@@ -287,6 +318,7 @@ impl Planner<'_> {
             Trim if !self.of(Kind::Wheel).is_empty() => {
                 "a wheel is not trimmed, but split; users then install the part for their GPU"
             }
+            Install if !self.of(Kind::Wheel).is_empty() => "kpack installs nothing, pip does",
             Install if self.of(Kind::Archive).is_empty() && given.output.is_none() => {
                 "kpack installs nothing; `kpack doctor` prints the command that does"
             }
@@ -335,11 +367,34 @@ impl Planner<'_> {
 
     /// Plans to unpack packages, and goes on with the directories.
     fn unpack(&mut self, intent: Intent) {
+        let trims = intent == Intent::Trim && !self.targets.is_empty();
+        let rebuilds = trims
+            && !self.given.only_says
+            && self.given.inputs.iter().all(|input| input.kind == Kind::Debian);
         for input in std::mem::take(&mut self.inputs) {
             let path = &*input.path;
-            let directory = free(&stem(path));
+            let stem = stem(path);
+            // The versions and architectures of packages follow their names.
+            let name = match input.kind {
+                Kind::Debian => stem.split('_').next(),
+                Kind::Rpm => stem.rsplitn(3, '-').last(),
+                _ => None,
+            };
+            let mut directory = free(name.unwrap_or(&stem));
             let to = &*directory;
+            let package = match &self.given.output {
+                None => Some(free(&format!("{to}-{}.deb", self.targets.join("-")))),
+                output => output.clone().filter(|output| output.ends_with(".deb")),
+            };
             match input.kind {
+                Kind::Debian if rebuilds && package.is_some() => {
+                    self.before.push(command!("dpkg-deb -R {} {}", path, to));
+                    // The sums are stale, and dpkg computes missing ones. Two trimmed packages must not both install the note.
+                    let wrong =
+                        ["DEBIAN/md5sums", ".kpack-trimmed"].map(|name| format!("{to}/{name}"));
+                    self.after.push(command!("rm -f {}", wrong.to_vec()));
+                    self.after.push(command!("dpkg-deb --root-owner-group -b {} {}", to, package));
+                }
                 Kind::Debian => self.before.push(command!("dpkg-deb -x {} {}", path, to)),
                 Kind::Rpm => self.before.extend([
                     command!("mkdir {}", to),
@@ -355,6 +410,10 @@ impl Planner<'_> {
                     self.inputs.push(input);
                     continue;
                 }
+            }
+            let has_prefix = matches!(intent, Intent::Join | Intent::Split | Intent::Trim);
+            if has_prefix && !trims && input.kind != Kind::Zip {
+                directory += USR;
             }
             self.inputs.push(Input { path: directory, kind: Kind::Directory });
         }
@@ -387,7 +446,7 @@ impl Planner<'_> {
     /// Where a copy of an input goes, if an output was named.
     fn copy_of(&self, input: &Input) -> Option<String> {
         let output = self.given.output.as_ref().filter(|_| !self.given.only_says)?;
-        if output.ends_with(".kpack") {
+        if output.ends_with(".kpack") || !self.after.is_empty() {
             return None;
         }
         let name = Path::new(&input.path).file_name()?.to_string_lossy();
@@ -489,11 +548,16 @@ impl Planner<'_> {
             let mut line = Line::new();
             let output = || self.output("split");
             let named = |name: String| given.module.clone().unwrap_or(name);
-            let module = || named(split::module_of(Path::new(path)));
+            let module =
+                || named(split::module_of(path.strip_suffix(USR).unwrap_or(path).as_ref()));
             // It drops all other code, which nobody else means.
             let means_it = given.commands.first().is_some_and(|name| name == "split");
             let (arch, dry_run) = (if means_it { self.arch() } else { Vec::new() }, self.dry_run());
             let words = match input.kind {
+                Kind::Binary | Kind::Directory if !means_it && !self.targets.is_empty() => {
+                    command!("kpack trim {} {} --dry-run", self.arch(), path)
+                }
+                _ if !means_it && !self.targets.is_empty() => command!("kpack list {}", path),
                 Kind::Artifact => command!(
                     "kpack artifact split --artifact-dir {} --artifact-prefix {} --output-dir {}",
                     path,
@@ -581,7 +645,32 @@ impl Planner<'_> {
         by_target.into_iter().map(create).collect()
     }
 
+    /// Copies the archives to where the marker of the binary refers to, if none are there; nothing, if they have other names.
+    fn put_archives(&self) -> Option<Line> {
+        let ([binary], archives) = (&self.of(Kind::Binary)[..], self.of(Kind::Archive)) else {
+            return None;
+        };
+        let Content::SplitBinary(split) = inspect::inspect(binary.as_ref()).ok()?.content else {
+            return None;
+        };
+        let [searched] = &split.search_paths[..] else { return None };
+        let place = Path::new(binary).parent()?.join(searched);
+        let (start, _) = place.file_name()?.to_str()?.split_once(GFXARCH)?;
+        let fits = |archive: &String| stem(archive).starts_with(start);
+        if archives.is_empty() || !split.kpacks.files.is_empty() {
+            return None;
+        } else if !archives.iter().all(fits) {
+            return Some(Line::new());
+        }
+        let place = &*place.parent()?.to_string_lossy();
+        Some(vec![command!("mkdir -p {}", place), command!("cp {} {}", archives, place)])
+    }
+
     fn join(&self) -> Vec<Line> {
+        let put = self.put_archives();
+        if put.as_ref().is_some_and(Line::is_empty) {
+            return self.show("list");
+        }
         let targets = match &self.targets[..] {
             [] => "all".to_owned(),
             targets => targets.join(","),
@@ -596,7 +685,7 @@ impl Planner<'_> {
             return BTreeSet::from_iter(prefixes).into_iter().map(join).collect();
         }
         let join = |input: &Input| {
-            let mut line = Line::new();
+            let mut line = put.clone().unwrap_or_default();
             let path = &*input.path;
             match (input.kind, self.copy_of(input)) {
                 (Kind::Wheel, _) => return self.show("show").remove(0),
@@ -760,11 +849,13 @@ impl Planner<'_> {
     }
 
     fn build(&self) -> Vec<Line> {
-        if Path::new("Cargo.toml").is_file() {
+        let is_here = self.inputs.iter().all(|input| input.path == ".");
+        if is_here && Path::new("Cargo.toml").is_file() {
             let output = self.output("dist");
             return lines(command!(
-                "cargo build --release --message-format=json-render-diagnostics | kpack stage --output-dir {}",
-                output
+                "cargo build --release --message-format=json-render-diagnostics | kpack stage --output-dir {} {}",
+                output,
+                self.arch()
             ));
         }
         if self.inputs.is_empty() { lines(command!("kpack show .")) } else { self.split() }
@@ -772,6 +863,16 @@ impl Planner<'_> {
 
     /// Finds the command that installs code, or copies an archive to where it belongs.
     fn install(&self) -> Vec<Line> {
+        let given = self.given;
+        let wheels = self.of(Kind::Wheel);
+        if !wheels.is_empty() {
+            let is_all = wheels.len() == given.inputs.len() && given.rest.is_empty();
+            if !is_all || !self.targets.is_empty() || given.only_says {
+                return self.show("show");
+            }
+            let to = given.output.as_deref().map(|to| command!("--target {}", to));
+            return lines(command!("pip install {} {}", to.unwrap_or_default(), wheels));
+        }
         let ([archive], [tree]) = (&self.of(Kind::Archive)[..], &self.of(Kind::Directory)[..])
         else {
             return self.doctor();
