@@ -399,7 +399,7 @@ impl JoinPlan {
         }
     }
 
-    /// Bytes that the former device code had, about; 0 if unknown.
+    /// About how many bytes the former device code had; 0 if unknown.
     pub(crate) fn room(&self) -> u64 {
         match self {
             Self::Elf(plan) => plan.room(),

@@ -108,7 +108,7 @@ pub struct BinaryJoinPlan<P> {
     pub(crate) plan: P,
     /// Offset in the output of each bundle.
     pub(crate) bundles: Vec<u64>,
-    /// Bytes of memory that the former device code left, which is about its size. What the code goes to need not be there.
+    /// Bytes of memory that the former device code left, which is about its size. The code may be put elsewhere.
     pub(crate) room: u64,
 }
 
@@ -123,7 +123,7 @@ impl<I, H> BinaryJoinPlan<BinaryPlan<I, H>> {
         &self.bundles
     }
 
-    /// Bytes that the former device code had, about.
+    /// About how many bytes the former device code had.
     pub(crate) fn room(&self) -> u64 {
         self.room
     }

@@ -322,8 +322,11 @@ fn complete_what_was_replaced(report: &mut Report, options: &InstallOptions) {
     let is_incomplete = |found: &&mut Finding| found.id == ids::INCOMPLETE_VARIANT;
     let mut warnings = Vec::from_iter(report.findings.iter_mut().filter(is_incomplete));
     let real = canonicalize(&options.prefix).unwrap_or_default();
-    let inside =
-        |path: &Path| path.strip_prefix(&real).unwrap_or(path).to_string_lossy().into_owned();
+    let inside = |path: &Path| {
+        let path = path.strip_prefix(&real).unwrap_or(path).to_string_lossy();
+        // It is no option.
+        if path.starts_with('-') { format!("./{path}") } else { path.into_owned() }
+    };
     let files = Vec::from_iter(warnings.iter().map(|found| inside(found.file())));
     let (prefix, kpack_dir) =
         (options.prefix.to_string_lossy(), options.kpack_dir.to_string_lossy());

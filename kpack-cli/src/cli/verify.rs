@@ -117,10 +117,11 @@ fn not_compared(one: &Path, other: &Path, report: &VerifyReport) -> Option<Findi
         };
         report.findings.iter().any(|found| ids.contains(&found.id) && is_below(found))
     };
+    let has_any = |id| report.findings.iter().any(|found| found.id == id);
     let (split, unsplit) = match [one, other].map(|path| has(path, &OF_SPLIT)) {
         [true, false] => (one, other),
         [false, true] => (other, one),
-        [false, false] if one.is_file() && other.is_file() => {
+        [false, false] if one.is_file() && other.is_file() && !has_any(ids::CODE_FOUND) => {
             let text = "neither file is split, so there is nothing to verify; `kpack show` says what each contains";
             return Some(Finding::general(Severity::Note, ids::NOTHING_SPLIT, text));
         }
@@ -183,9 +184,12 @@ pub(super) fn report_checks(report: &VerifyReport) -> Result<ExitCode, Error> {
 /// How many checks there were, and what came of them.
 fn summary(report: &VerifyReport) -> String {
     let of = |severity| report.count(severity) as u64;
+    // What answers a question about all files is no check.
+    let is_answer = |found: &Finding| found.path.is_none() && found.severity == Severity::Ok;
+    let checks = report.findings.iter().filter(|found| !is_answer(found));
     let mut text = format!(
         "{}, {}",
-        count(report.findings.len() as u64, "check"),
+        count(checks.count() as u64, "check"),
         count(of(Severity::Fault), "fault")
     );
     for (severity, what) in [(Severity::Warning, "warning"), (Severity::Note, "note")] {

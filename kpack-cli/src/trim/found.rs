@@ -83,7 +83,7 @@ impl Found {
         for (given, code) in plan.given.iter().zip(&self.0) {
             let Code::None(why) = code else { continue };
             let (id, text) = match (why, given.is_directory()) {
-                // That is an error, or in a directory no news.
+                // That is an error, or nothing to report in a directory.
                 (NoCode::Unknown, _) => continue,
                 (NoCode::Host, _) if may_lack_code => continue,
                 (NoCode::Split, false) if has_archives => continue,

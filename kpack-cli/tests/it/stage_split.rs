@@ -205,8 +205,8 @@ fn the_rocm_that_a_system_needs() {
         let lines = said.lines().filter(|line| line.contains("[newer-rocm-needed]"));
         Vec::from_iter(lines.map(str::to_owned))
     };
-    let text = "kpack: note: the split binaries need ROCm 7.13 or newer, because the system must provide the HIP \
-                runtime (libamdhip64.so.7); for an older ROCm,";
+    let text = "kpack: note: the system must provide the HIP runtime (libamdhip64.so.7), and the split binaries need that \
+                of ROCm 7.13 or newer; for an older ROCm,";
     build("librocblas.so.5");
     for leaves_out in [" --system-rocm", " --exclude libamdhip64.so.*"] {
         let expected = format!("{text} stage without `--split` [newer-rocm-needed]");

@@ -34,7 +34,7 @@ pub use output::{
     check_named_output, check_output, check_output_directory, check_room, resolve, write_output,
 };
 pub use scratch::scratch_file;
-pub use sparse::{begin_flush, copy_range, write_at};
+pub use sparse::{begin_flush, copy_range, copy_to_disk, write_at};
 pub use stage::Stage;
 pub use staged_file::StagedFile;
 pub use transaction::{Transaction, replace};

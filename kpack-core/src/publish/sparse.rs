@@ -85,9 +85,7 @@ pub fn copy_range(
             input.seek(SeekFrom::Start(data))?;
             output.seek(SeekFrom::Start(to + (data - range.start)))?;
             match io::copy(&mut input.take(end - data), &mut output) {
-                Ok(copied) if copied == end - data => {
-                    begin_flush(output, to + (data - range.start), copied);
-                }
+                Ok(copied) if copied == end - data => {}
                 Ok(copied) => return Err(shorter(data + copied - range.start)),
                 // The kernel may have copied a part. Continue after it.
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {
@@ -101,6 +99,22 @@ pub fn copy_range(
     }
     if output.metadata()?.len() < end {
         output.set_len(end)?;
+    }
+    Ok(())
+}
+
+/// As [`copy_range`], for an output that is flushed later: while a piece is copied, the one before it moves to the disk.
+///
+/// # Errors
+/// Those of [`copy_range`].
+pub fn copy_to_disk(input: &File, output: &File, range: Range<u64>, to: u64) -> io::Result<()> {
+    let mut at = range.start;
+    while at < range.end {
+        let end = range.end.min(at + PIECE);
+        let to = to + (at - range.start);
+        copy_range(input, output, at..end, to)?;
+        begin_flush(output, to, end - at);
+        at = end;
     }
     Ok(())
 }

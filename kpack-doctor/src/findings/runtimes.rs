@@ -106,7 +106,7 @@ impl<'a> Processes<'a> {
             // Without names of files, so that it is the same for all.
             Runtime::Provided(name) => {
                 let text = format!(
-                    "the split binaries need ROCm 7.13 or newer, because the system must provide the HIP runtime ({name})"
+                    "the system must provide the HIP runtime ({name}), and the split binaries need that of ROCm 7.13 or newer"
                 );
                 let note = finding(Severity::Note, ids::NEWER_ROCM_NEEDED, text)
                     .with_help("for an older ROCm, run `kpack join`");

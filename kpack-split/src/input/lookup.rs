@@ -144,6 +144,7 @@ impl Lookup {
             known.extend(self.overlaid(location));
         }
         let mut found = FoundArchives::default();
+        let is_set = search_paths.keys().any(|(is_markers, _)| !is_markers);
         for ((is_markers, _), locations) in search_paths {
             for location in &locations {
                 if !found.searched.contains(&location.path) {
@@ -158,7 +159,8 @@ impl Lookup {
                 }
             }
         }
-        let left_behind = self.left_behind(&binary, &found);
+        // A variable leads to archives that nobody copied with the binary.
+        let left_behind = if is_set { None } else { self.left_behind(&binary, &found) };
         Ok(Kpacks {
             files: found.files.into_values().flatten().collect(),
             manifests: found.manifests,
@@ -179,7 +181,7 @@ impl Lookup {
             let installed = self.rules.installed(&directory.join(place).join(name));
             installed.is_ok_and(|archives| !archives.is_empty())
         };
-        let is_near = [".kpack", "../.kpack"].iter().any(has_archives);
+        let is_near = [".kpack", "../.kpack", "."].iter().any(has_archives);
         let pattern = SearchPath::new(searched).split().filter(|_| !is_near)?;
         Some(pattern.directory.to_owned())
     }

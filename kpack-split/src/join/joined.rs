@@ -91,7 +91,8 @@ impl MarkedBinary {
         if room > 0 && size > room + ROOM_OF_MARKER {
             let (before, now) = (bytes(room), bytes(size));
             let text = format!(
-                "larger than before the split: its code had about {before} and has {now} now, because join does not compress it"
+                "larger than before the split: its code had about {before} and has {now} now, because join does not compress it, or because \
+                 the archives have code for more targets"
             );
             report.note(ids::UNCOMPRESSED, output, text);
         }

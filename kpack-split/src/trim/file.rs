@@ -522,6 +522,10 @@ impl TrimPlan {
         }
         for (bundle, at) in self.bundles.iter().zip(self.offsets()) {
             bundle.write(input, self.scratch.as_ref(), output, at).map_err(failed)?;
+            // A bundle that is a whole file may be written to a scratch file.
+            if !matches!(self.kind, Kind::Bundle) {
+                publish::begin_flush(output, at, bundle.size);
+            }
         }
         let grown = output.metadata().map_err(failed)?.len() < self.size_after;
         // A bundle may end with room for an entry without content.

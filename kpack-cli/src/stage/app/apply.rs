@@ -14,7 +14,7 @@ use kpack_artifact::removal;
 use kpack_core::files::open;
 use kpack_core::finding::Finding;
 use kpack_core::platform::{MetadataExt, set_mode};
-use kpack_core::publish::{Directory, copy_range};
+use kpack_core::publish::{Directory, copy_to_disk};
 use kpack_core::{Error, interrupt};
 use kpack_split::input::{ClosedBinary, LinkedBinary, until_unchanged};
 use kpack_split::split::{self, BinaryKind, Spirv};
@@ -152,7 +152,7 @@ impl Writer<'_> {
                     };
                     for part in parts {
                         let to = part.start;
-                        copy_range(&input, &output, part, to).map_err(not_copied)?;
+                        copy_to_disk(&input, &output, part, to).map_err(not_copied)?;
                     }
                     output.set_len(size).map_err(failed)?;
                 }

@@ -73,17 +73,16 @@ fn judged(
     }
     finding.path = finding.path.map(|path| staged.place(&path));
     finding.text = staged.shown_text(&finding.text);
-    let help = finding.help.map(|help| (staged.shown_text(&help), help));
+    finding.help = finding.help.map(|help| staged.shown_text(&help));
     let lacks = finding.id == ids::MISSING_TARGET;
     if finding.severity == Severity::Fault && (are_wanted || !lacks) {
         let path = finding.path.unwrap_or_else(|| staged.output.to_owned());
-        // After a failure, there is no output on which a command could be run.
-        let help = help.filter(|(shown, help)| shown == help);
-        let help = help.map(|(help, _)| format!("; {help}")).unwrap_or_default();
+        // Other advice is about the output, of which nothing is left after a failure.
+        let help = finding.help.filter(|_| lacks);
+        let help = help.map(|help| format!("; {help}")).unwrap_or_default();
         let text = format!("in the output: {}{help}", finding.text);
         return Err(Error::rejected(finding.id, &path, text));
     }
-    finding.help = help.map(|(shown, _)| shown);
     if lacks {
         finding.severity = Severity::Warning;
     }

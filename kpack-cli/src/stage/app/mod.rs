@@ -300,7 +300,7 @@ fn build_path_in(
     };
     let file = files::open(copy)?;
     let size = file.metadata().map_err(|error| Error::io(copy, "read", error))?.len();
-    // To read holes, Linux takes as much memory as they are large.
+    // What is read from a hole, Linux first writes to memory as zeros.
     let found = directories.in_parts(copy, &file, original.copied(size))?;
     if found.is_some() {
         return Ok(found);

@@ -19,6 +19,9 @@ use super::run_paths::Staged;
 use crate::stage::STRIP;
 use crate::stage::output_dir::{OutputDir, remove_emptied};
 
+/// What to do about archives of variants that lack code.
+const WHOLE: &str = "stage without `--split`, or compile all code for the same targets";
+
 /// Moves the code of fat binaries into archives, where they are staged, with what `debug` says about debug sections. Returns
 /// what there is to say, and the paths in the output of the archives that it wrote and of their manifests: libraries that were
 /// split before may have code there. The debug files are yet to be published.
@@ -75,6 +78,9 @@ pub(super) fn split_binaries(
                 false => finding.path.map(|path| staged.place(&path)),
             };
             finding.text = staged.shown_text(&finding.text);
+            if finding.id == ids::INCOMPLETE_VARIANT {
+                finding.help = Some(WHOLE.to_owned());
+            }
             if is_of_archives && finding.id == ids::DEBUG_INFORMATION {
                 finding.text += &format!(" in {}", list_some(&archives, MOST_NAMED));
                 finding.help = finding.help.map(|_| STRIP.to_owned());
