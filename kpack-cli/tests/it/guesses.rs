@@ -204,6 +204,10 @@ const GUESSES: &[&str] = &[
     "kpack trim dist/vec-1.0-py3-none-manylinux_2_28_x86_64.whl gfx1100",
     // People who merge, compress, bundle and strip, and users of other tools.
     "kpack merge one two -o both",
+    "kpack split libvec.so -o apart",
+    "kpack convert kernels/vec-gfx1100.hsaco -o vec.kpack",
+    "kpack list-targets",
+    "kpack wheel dist/vec-1.0-py3-none-manylinux_2_28_x86_64.whl --gpu gfx942 -w apart",
     "kpack union one/ two/",
     "kpack add two one",
     "kpack combine rocm myapp both",
@@ -457,25 +461,20 @@ fn what_may_be_meant_in_another_way_gets_no_command_that_changes_something() {
     assert_eq!(wrong, "");
 }
 
-/// Given a link to a tree, then a copy of the tree is trimmed or merged, not the tree.
+/// Given a link to a tree, then a copy of the tree is trimmed, not the tree.
 #[test]
 fn what_a_link_leads_to_stays() {
     if !require::tools(&["dpkg-deb", "unzip"]) {
         return;
     }
     let tree = everything();
-    for (original, guess, made) in [
-        ("rocm", "kpack slim link-rocm --only gfx1100 --out slim", "slim/lib/librocvec.so"),
-        ("one", "kpack merge link-one two -o both", "both/lib/.kpack/vec_lib_gfx90a.kpack"),
-    ] {
-        let link = tree.path(&format!("link-{original}"));
-        std::os::unix::fs::symlink(original, link).unwrap();
-        let output = shell(&tree, guess).output().unwrap();
-        let stderr = String::from_utf8(output.stderr).unwrap();
-        let line = stderr.lines().find_map(|line| line.strip_prefix("  ")).unwrap();
-        let before = entries_below(&tree.path(original));
-        assert!(shell(&tree, line).status().unwrap().success(), "{line}");
-        assert_eq!(entries_below(&tree.path(original)), before, "{line}");
-        assert!(tree.path(made).exists(), "{line}");
-    }
+    std::os::unix::fs::symlink("rocm", tree.path("link-rocm")).unwrap();
+    let guess = "kpack slim link-rocm --only gfx1100 --out slim";
+    let output = shell(&tree, guess).output().unwrap();
+    let stderr = String::from_utf8(output.stderr).unwrap();
+    let line = stderr.lines().find_map(|line| line.strip_prefix("  ")).unwrap();
+    let before = entries_below(&tree.path("rocm"));
+    assert!(shell(&tree, line).status().unwrap().success(), "{line}");
+    assert_eq!(entries_below(&tree.path("rocm")), before, "{line}");
+    assert!(tree.path("slim/lib/librocvec.so").exists(), "{line}");
 }

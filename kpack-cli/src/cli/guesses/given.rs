@@ -87,14 +87,18 @@ pub(super) struct Given {
     keeps: bool,
 }
 
+/// The section with device code.
+const SECTION: &str = ".hip_fatbin";
+
 impl Given {
     pub(super) fn read(arguments: &[OsString], kpack: &Command) -> Self {
         let lossy = arguments.iter().skip(1).map(|word| word.to_string_lossy().into_owned());
         // kpack finds the section itself, which users of objcopy name.
-        let lossy = lossy.filter(|word| !word.starts_with(".hip"));
-        let words = Vec::from_iter(lossy.map(|word| match word.split_once("=.hip") {
-            Some((option, _)) => option.to_owned(),
-            None => word,
+        let is_section = |word: &str| word.starts_with(SECTION) && !Path::new(word).exists();
+        let lossy = lossy.filter(|word| !is_section(word));
+        let words = Vec::from_iter(lossy.map(|word| match word.split_once('=') {
+            Some((option, value)) if is_section(value) => option.to_owned(),
+            _ => word,
         }));
         let mut given = Self::default();
         let mut rest = &words[..];

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env::current_exe;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use clap::Command;
 use kpack_core::gpus::agents;
@@ -252,6 +252,7 @@ impl Planner<'_> {
         let is_wheel = given.intent.is_none() && given.commands.iter().any(|name| name == "wheel");
         let lines = match intent {
             _ if is_wheel => [self.split(), self.show("show")].concat(),
+            _ if self.makes_archive() => self.pack(),
             Build => self.build(),
             Repair if !self.of(Kind::Wheel).is_empty() => self.split(),
             Doctor | Repair => self.doctor(),
@@ -286,10 +287,13 @@ impl Planner<'_> {
         let around = |line: Line| [&self.before[..], &line, &self.after].concat();
         let lines = lines.into_iter().map(around);
         let instead = match intent {
-            Trim if !self.of(Kind::Wheel).is_empty() && !self.targets.is_empty() => {
+            _ if !self.of(Kind::Wheel).is_empty()
+                && !self.targets.is_empty()
+                && matches!(intent, Trim | Split | Show) =>
+            {
                 let targets = list(&self.targets);
                 let text = format!(
-                    "a wheel is not trimmed, but split; users install the host wheel and the wheel with their GPU's target ({targets}) in its name"
+                    "wheels are split for all targets; users install the host wheel and the wheel with their GPU's target ({targets}) in its name"
                 );
                 return Plan { instead: Some(text), lines: lines.collect() };
             }
@@ -310,7 +314,7 @@ impl Planner<'_> {
                 "archives are not merged; put those for several GPUs into the same directory"
             }
             Merge if are_trees => {
-                "kpack merges artifacts (docs/artifacts.md); copy install trees over each other, if they are from the same source and were split with the same `--module`"
+                "kpack merges artifacts (docs/artifacts.md), but no install trees; compile one tree for all GPUs"
             }
             Trim if lines.len() > 1 && given.commands.is_empty() => {
                 "`kpack split` moves GPU code into archives beside the files; `kpack trim` removes the code for other GPUs"
@@ -322,9 +326,18 @@ impl Planner<'_> {
             Install if self.of(Kind::Archive).is_empty() && given.output.is_none() => {
                 "kpack installs nothing; `kpack doctor` prints the command that does"
             }
+            Install if given.output.is_none() => {
+                "kpack installs nothing; `kpack show` of a binary says in which directory its archives must be"
+            }
             _ => return Plan { instead: None, lines: lines.collect() },
         };
         Plan { instead: Some(instead.to_owned()), lines: lines.collect() }
+    }
+
+    /// Whether code objects go into an archive, whatever the word for that is.
+    fn makes_archive(&self) -> bool {
+        let is_archive = |output: &String| output.ends_with(".kpack");
+        !self.of(Kind::Code).is_empty() && self.given.output.as_ref().is_some_and(is_archive)
     }
 
     fn are_split(&self) -> bool {
@@ -451,8 +464,13 @@ impl Planner<'_> {
         }
         let name = Path::new(&input.path).file_name()?.to_string_lossy();
         let directory = output.trim_end_matches('/');
-        let is_inside =
-            input.is_file() && (self.given.into_directory || Path::new(output).is_dir());
+        // What has no extension is not the name of a library.
+        let is_directory = self.given.into_directory
+            || Path::new(output).is_dir()
+            || self.inputs.len() == 1
+                && name.contains('.')
+                && Path::new(output).extension().is_none();
+        let is_inside = input.is_file() && is_directory;
         Some(if is_inside { format!("{directory}/{name}") } else { directory.to_owned() })
     }
 
@@ -730,7 +748,10 @@ impl Planner<'_> {
                 let trim = command!("kpack trim --arch {} {} --dry-run", &*target, self.paths());
                 // A dry run has no output.
                 let trim = if self.given.output.is_some() { Vec::new() } else { lines(trim) };
-                let mut split = if self.are_split() { Vec::new() } else { self.split() };
+                let moves_code = self.inputs.iter().all(Input::is_file)
+                    && !self.are_split()
+                    && self.given.intent != Some(Intent::Remove);
+                let mut split = if moves_code { self.split() } else { Vec::new() };
                 split.retain(changes);
                 [split, trim].concat()
             }
@@ -738,39 +759,13 @@ impl Planner<'_> {
         }
     }
 
-    /// Trees with the split binaries of one module are copied over each other, and get a manifest of all archives.
     fn merge(&self) -> Vec<Line> {
-        let trees = self.of(Kind::Directory);
-        let files =
-            trees.iter().filter_map(|tree| Path::new(tree).join("lib/.kpack").read_dir().ok());
-        let files = BTreeSet::from_iter(files.flatten().flatten().map(|entry| entry.path()));
-        let (manifests, archives): (Vec<_>, Vec<_>) =
-            files.iter().partition(|path| path.extension().is_some_and(|end| end == "kpm"));
-        let names = |files: &[&PathBuf]| {
-            BTreeSet::from_iter(files.iter().map(|path| stem(&path.to_string_lossy())))
-        };
-        let fits = trees.len() == self.inputs.len() && manifests.len() == trees.len();
-        let fits = fits && names(&archives).len() == archives.len();
-        match names(&manifests).iter().map(|name| name.strip_suffix("_lib")).collect::<Vec<_>>()[..]
-        {
-            [Some(module)] if fits => {
-                let output = &*self.output("merged").remove(0);
-                let arch = archives.iter().flat_map(|archive| show::targets_of(archive));
-                let arch = &*Vec::from_iter(BTreeSet::from_iter(arch)).join(",");
-                let mut line = vec![command!("cp -aH {} {}", &*trees[0], output)];
-                line.extend(
-                    trees[1..].iter().map(|tree| command!("cp -aHT {} {}", &**tree, output)),
-                );
-                line.extend([
-                    command!("kpack join --prefix {} --module {} --arch {}", output, module, arch),
-                    command!("kpack split --prefix {} --module {} --all", output, module),
-                    command!("kpack verify {}", output),
-                ]);
-                vec![line]
-            }
-            _ if !self.of(Kind::Code).is_empty() => self.pack(),
-            _ if !self.inputs.iter().any(|input| input.kind.is_tree()) => self.show("list"),
-            _ => lines(command!("kpack help artifact recombine")),
+        if !self.of(Kind::Code).is_empty() {
+            self.pack()
+        } else if self.inputs.iter().any(|input| input.kind.is_tree()) {
+            lines(command!("kpack help artifact recombine"))
+        } else {
+            self.show("list")
         }
     }
 

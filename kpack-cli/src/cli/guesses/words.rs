@@ -67,7 +67,7 @@ const VERBS: &[(Intent, &str)] = &[
     (Intent::Report, "report du df size sizes stat stats statistics measure weigh breakdown summary summarize treemap"),
     (Intent::Doctor, "doctor diagnose diagnostics diag why debug troubleshoot health healthcheck ldd env environment \
         diagnosis system problem problems works loads run exec execute check-gpu check-gpus gpu-check test-gpu"),
-    (Intent::Repair, "doctor repair fix"),
+    (Intent::Repair, "doctor repair fix repack"),
     (Intent::Gpus, "doctor arch archs arches architecture architectures gpu gpus gfx target targets device devices rocminfo detect \
         list-gpus list-devices show-gpus"),
     (Intent::Explain, "explain error errors what meaning code-of lookup perror strerror reason"),
@@ -159,6 +159,7 @@ const NOTES: &[(&str, &str)] = &[
     ("owner", "`dpkg -S` or `rpm -qf` says which package a file belongs to"),
     ("backup snapshot", "kpack keeps no copies, so copy files with `cp -a` before you trim them; `kpack join` undoes a split"),
     ("config settings", "kpack has no configuration file; its commands have options"),
+    ("list-targets list-gpus list-archs help-targets", "kpack has no list of targets; `kpack show` lists those of a file, and `kpack doctor` those of this machine"),
     ("watch", "kpack does not run in the background; call it after each build"),
 ];
 
