@@ -190,6 +190,21 @@ mod tests {
     }
 
     #[test]
+    fn places_that_begin_alike_or_not() {
+        let text = b"x /home/somebody/work/main.rs \0/srv/build/of/lib";
+        for (places, found) in [
+            (&["/home/somebody/work", "/home/somebody/other"][..], true),
+            (&["/home/somebody", "/home/somebody/work"], true),
+            (&["/srv/build/of", "/home/nobody"], true),
+            (&["/usr/src/a", "/srv/build/of"], true),
+            (&["/srv/build/off", "/home/nobody"], false),
+        ] {
+            let places = Vec::from_iter(places.iter().map(PathBuf::from));
+            assert_eq!(find(&text[..], &places, &[]).unwrap().is_some(), found, "{places:?}");
+        }
+    }
+
+    #[test]
     fn text_in_front() {
         // `directory` has two components, as `/srv/app` does.
         let directory = tempfile::Builder::new().tempdir_in("/tmp").unwrap();

@@ -2,8 +2,10 @@
 //! tools read them as before; where there is no room, nothing is set.
 
 use std::fs;
+use std::io::ErrorKind;
 use std::path::Path;
 use std::process::Command;
+use std::thread;
 
 use kpack_split::elf::{Image, run_path};
 use kpack_tests::linker;
@@ -48,7 +50,13 @@ fn set(tree: &Tree, path: &str) -> bool {
 }
 
 fn runs(program: &Path) -> bool {
-    Command::new(program).output().unwrap().status.success()
+    loop {
+        match Command::new(program).output() {
+            // A process that another test has just started still has the file open, which was written before.
+            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => thread::yield_now(),
+            output => return output.unwrap().status.success(),
+        }
+    }
 }
 
 fn dynamic(tree: &Tree) -> String {
