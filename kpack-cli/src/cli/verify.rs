@@ -84,6 +84,9 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     if let [one, other] = &arguments.paths[..] {
         report.findings.extend(not_compared(one, other, &report));
     }
+    if let ([path], None) = (&arguments.paths[..], &arguments.against) {
+        report.findings.extend(not_split(path, &report));
+    }
     let hints = arguments.paths.iter().filter_map(|path| parts_apart(path, &report));
     let hints = Vec::from_iter(hints);
     report.findings.extend(hints);
@@ -102,6 +105,15 @@ fn has_code(report: &VerifyReport, targets: &[TargetId]) -> Option<Finding> {
     };
     let text = format!("{what} code for {}", list(targets));
     Some(Finding::general(Severity::Ok, ids::CODE_FOUND, text))
+}
+
+/// Says of a single unsplit file that nothing was verified.
+fn not_split(path: &Path, report: &VerifyReport) -> Option<Finding> {
+    let has = |id| report.findings.iter().any(|found| found.id == id);
+    let is_unsplit = path.is_file() && has(ids::FAT_BINARY) && !has(ids::CODE_FOUND);
+    let text = "the file is not split, so there is nothing to verify; `kpack doctor` says whether its GPU code loads";
+    let note = Finding::general(Severity::Note, ids::NOTHING_SPLIT, text);
+    (is_unsplit && report.holds()).then_some(note)
 }
 
 /// Says of a split path and an unsplit one, or of two unsplit files, that they are not compared, since whoever passes both may

@@ -205,6 +205,9 @@ const GUESSES: &[&str] = &[
     // People who merge, compress, bundle and strip, and users of other tools.
     "kpack merge one two -o both",
     "kpack split libvec.so -o apart",
+    "kpack explain libvec.so --gpu gfx1036",
+    "kpack check libvec.so",
+    "kpack join libvec.so 'lib/*.kpack' -o full.so",
     "kpack convert kernels/vec-gfx1100.hsaco -o vec.kpack",
     "kpack list-targets",
     "kpack wheel dist/vec-1.0-py3-none-manylinux_2_28_x86_64.whl --gpu gfx942 -w apart",

@@ -55,6 +55,12 @@ pub(super) fn instead_of_misuse(
     if !may_be_printed(arguments) {
         return None;
     }
+    let about_file = about_file(arguments);
+    let arguments = about_file.as_deref().unwrap_or(arguments);
+    let said = match &about_file {
+        Some(_) => Some("`explain` explains IDs; for files, there is `kpack doctor`".to_owned()),
+        None => said,
+    };
     let given = Given::read(arguments, kpack);
     if let Some(text) = in_artifact(error, &given, arguments, kpack) {
         return Some(text);
@@ -75,16 +81,21 @@ pub(super) fn instead_of_misuse(
     };
     let is_missing = |word: &&String| {
         word.contains(['/', '.'])
-            && given.inputs.is_empty()
+            && (given.inputs.is_empty() || lines.is_empty())
+            && !Path::new(word).exists()
             && !lines.iter().flatten().flatten().any(|own| own.contains(*word))
     };
     let missing = given.rest.iter().find(is_missing).filter(|_| given.intent.is_some());
+    let is_cause_known = missing.is_some() || in_the_way.is_some();
     let wrong = match (missing, in_the_way) {
         (Some(missing), _) => format!("{wrong}, and `{missing}` does not exist"),
         (_, Some(path)) if Path::new(&path).exists() => format!("{wrong}, and `{path}` exists"),
         (_, Some(path)) => format!("{wrong}, and `{path}` cannot be the output"),
         _ => wrong,
     };
+    if lines.is_empty() && is_cause_known {
+        return Some(wrong);
+    }
     if lines.is_empty() {
         let command = given.commands.join(" ");
         let advice = match error.get(ContextKind::SuggestedArg) {
@@ -98,6 +109,17 @@ pub(super) fn instead_of_misuse(
     let is_unknown = given.word.as_ref().is_some_and(|word| words::note(word).is_none());
     let help = if shows && is_unknown { "; `kpack help` lists them" } else { "" };
     Some(with_lines(&format!("{wrong}{help}; run"), &lines))
+}
+
+/// The arguments of `kpack doctor`, if these are for `kpack explain` and name a file.
+fn about_file(arguments: &[OsString]) -> Option<Vec<OsString>> {
+    let place = place_of_command(arguments).filter(|place| arguments[*place] == "explain")?;
+    if !arguments[place + 1..].iter().any(|argument| Path::new(argument).exists()) {
+        return None;
+    }
+    let mut arguments = arguments.to_vec();
+    arguments[place] = "doctor".into();
+    Some(arguments)
 }
 
 /// Whether command lines can have these arguments: a shell must read them as they are, and after `--` nothing is a guess.

@@ -956,5 +956,7 @@ fn is_split(path: &Path) -> bool {
         let mut all = walk(path).into_iter().filter_map(Result::ok).take(MOST_READ);
         return all.any(|entry| entry.file_name() == ".kpack");
     }
-    inspect::inspect(path).is_ok_and(|file| matches!(file.content, Content::SplitBinary(_)))
+    inspect::inspect(path).is_ok_and(|file| {
+        matches!(file.content, Content::SplitBinary(_) | Content::JoinedBinary(_))
+    })
 }
