@@ -2,7 +2,7 @@
 //! has the entries of that machine's targets.
 //!
 //! They do not belong to one target, so they are in generic artifacts. Their copies are merged entry by
-//! entry; [`databases`](super::databases) says which files these are.
+//! entry; [`databases`](kpack_tree::databases) says which files these are.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;

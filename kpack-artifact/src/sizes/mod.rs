@@ -1,6 +1,6 @@
 //! Reports where the bytes are: by module, target and binary, before and after a split.
 //!
-//! [`measure`] reads trees of any kind, split or not: install prefixes, artifact directories, and
+//! [`measure()`] reads trees of any kind, split or not: install prefixes, artifact directories, and
 //! directories of artifact directories. Every byte of every file is in exactly one row, so the rows
 //! add up to the size of the files.
 

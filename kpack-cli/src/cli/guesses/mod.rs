@@ -1,7 +1,7 @@
 //! What people type before they have read anything, and the commands that do what they mean. These commands do not run, but
 //! errors print them. Only `kpack FILE` runs: it shows the file.
 //!
-//! [`words`] lists words of other tools, [`given`] finds out what arguments contain, and [`plan`] makes command lines.
+//! [`words`] lists words of other tools, [`given`] finds out what arguments contain, and [`mod@plan`] makes command lines.
 
 mod given;
 mod plan;
