@@ -73,7 +73,7 @@ pub type TargetCode = (String, Vec<u8>);
 /// compresses well.
 ///
 /// # Panics
-/// If [`code_object`] does not know the target.
+/// If [`code_object()`] does not know the target.
 pub fn code(target: &str, name: &str) -> TargetCode {
     code_with(target, &[name.as_bytes(), &[7; 5000]].concat())
 }
@@ -81,7 +81,7 @@ pub fn code(target: &str, name: &str) -> TargetCode {
 /// A target and a code object for it that carries `payload`.
 ///
 /// # Panics
-/// If [`code_object`] does not know the target.
+/// If [`code_object()`] does not know the target.
 pub fn code_with(target: &str, payload: &[u8]) -> TargetCode {
     match code_object(target, payload) {
         Ok(bytes) => (target.to_owned(), bytes),
@@ -92,7 +92,7 @@ pub fn code_with(target: &str, payload: &[u8]) -> TargetCode {
 /// A shared object with two wrappers, `add` and `mul`, each with code for its targets.
 ///
 /// # Panics
-/// If [`code_object`] does not know a target.
+/// If [`code_object()`] does not know a target.
 pub fn add_and_mul(add: [&str; 2], mul: [&str; 2]) -> FatLibrary {
     FatLibrary::new()
         .wrapper(Storage::Plain, add.map(|target| code(target, "add")))
@@ -250,7 +250,7 @@ impl FatLibrary {
     /// The bytes of each wrapper's bundle.
     ///
     /// # Errors
-    /// As [`bundle`].
+    /// As [`bundle()`].
     pub fn bundles(&self) -> Result<Vec<Vec<u8>>> {
         self.wrappers.iter().map(|(storage, entries)| bundle(*storage, entries)).collect()
     }
@@ -360,7 +360,7 @@ impl FatLibrary {
     /// from the assembler's include path, `host.c`, and `start.c` with start-up code.
     ///
     /// # Errors
-    /// As [`bundle`], or the directory cannot be written.
+    /// As [`bundle()`], or the directory cannot be written.
     pub fn write_sources(&self, directory: &Path) -> Result<()> {
         fs::create_dir_all(directory).with_context(|| directory.display().to_string())?;
         for (name, bytes) in self.sources()? {

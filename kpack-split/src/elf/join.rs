@@ -8,7 +8,7 @@
 //!
 //! The segment before the bundles grows over them. No program header is added and no address changes.
 //! Later file offsets grow by a multiple of the page size. `.hip_fatbin` holds the bundles again, and a
-//! record of what the headers were ([`former`](super::former)); the marker stays, so that the result can
+//! record of what the headers were ([`former`]); the marker stays, so that the result can
 //! be split again and says where the rest of its code is.
 
 use std::fs::File;
