@@ -324,7 +324,7 @@ fn complete_what_was_replaced(report: &mut Report, options: &InstallOptions) {
     let real = canonicalize(&options.prefix).unwrap_or_default();
     let inside = |path: &Path| {
         let path = path.strip_prefix(&real).unwrap_or(path).to_string_lossy();
-        // It is no option.
+        // Otherwise it looks like an option.
         if path.starts_with('-') { format!("./{path}") } else { path.into_owned() }
     };
     let files = Vec::from_iter(warnings.iter().map(|found| inside(found.file())));

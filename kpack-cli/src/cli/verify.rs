@@ -111,7 +111,7 @@ fn has_code(report: &VerifyReport, targets: &[TargetId]) -> Option<Finding> {
 fn not_split(path: &Path, report: &VerifyReport) -> Option<Finding> {
     let has = |id| report.findings.iter().any(|found| found.id == id);
     let is_unsplit = path.is_file() && has(ids::FAT_BINARY) && !has(ids::CODE_FOUND);
-    let text = "the file is not split, so there is nothing to verify; `kpack doctor` says whether its GPU code loads";
+    let text = "the file is not split, so only its bundles were checked; `kpack doctor` says whether its GPU code loads";
     let note = Finding::general(Severity::Note, ids::NOTHING_SPLIT, text);
     (is_unsplit && report.holds()).then_some(note)
 }
@@ -133,8 +133,12 @@ fn not_compared(one: &Path, other: &Path, report: &VerifyReport) -> Option<Findi
     let (split, unsplit) = match [one, other].map(|path| has(path, &OF_SPLIT)) {
         [true, false] => (one, other),
         [false, true] => (other, one),
-        [false, false] if one.is_file() && other.is_file() && !has_any(ids::CODE_FOUND) => {
-            let text = "neither file is split, so there is nothing to verify; `kpack show` says what each contains";
+        [false, false]
+            if one.is_file()
+                && other.is_file()
+                && ![ids::CODE_FOUND, ids::CODE_MATCHES].into_iter().any(has_any) =>
+        {
+            let text = "neither file is split, so only their bundles were checked; `kpack show` says what each contains";
             return Some(Finding::general(Severity::Note, ids::NOTHING_SPLIT, text));
         }
         _ => return None,
@@ -196,8 +200,8 @@ pub(super) fn report_checks(report: &VerifyReport) -> Result<ExitCode, Error> {
 /// How many checks there were, and what came of them.
 fn summary(report: &VerifyReport) -> String {
     let of = |severity| report.count(severity) as u64;
-    // What answers a question about all files is no check.
-    let is_answer = |found: &Finding| found.path.is_none() && found.severity == Severity::Ok;
+    // An answer to a question about all files does not count as a check.
+    let is_answer = |found: &Finding| found.path.is_none() && found.severity <= Severity::Note;
     let checks = report.findings.iter().filter(|found| !is_answer(found));
     let mut text = format!(
         "{}, {}",

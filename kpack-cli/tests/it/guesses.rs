@@ -205,6 +205,8 @@ const GUESSES: &[&str] = &[
     // People who merge, compress, bundle and strip, and users of other tools.
     "kpack merge one two -o both",
     "kpack split libvec.so -o apart",
+    "kpack rm libvec.so",
+    "kpack has dist/vec-1.0-py3-none-manylinux_2_28_x86_64.whl gfx1100",
     "kpack explain libvec.so --gpu gfx1036",
     "kpack check libvec.so",
     "kpack join libvec.so 'lib/*.kpack' -o full.so",

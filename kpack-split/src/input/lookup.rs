@@ -143,8 +143,11 @@ impl Lookup {
             let known = search_paths.entry(key).or_default();
             known.extend(self.overlaid(location));
         }
+        // A variable leads to archives that nobody copied with the binary.
+        let mut of_marker = search_paths.iter().filter(|((is_markers, _), _)| *is_markers);
+        let of_marker = of_marker.find_map(|(_, locations)| locations.first());
+        let of_marker = of_marker.map(|location| location.path.clone());
         let mut found = FoundArchives::default();
-        let is_set = search_paths.keys().any(|(is_markers, _)| !is_markers);
         for ((is_markers, _), locations) in search_paths {
             for location in &locations {
                 if !found.searched.contains(&location.path) {
@@ -159,8 +162,8 @@ impl Lookup {
                 }
             }
         }
-        // A variable leads to archives that nobody copied with the binary.
-        let left_behind = if is_set { None } else { self.left_behind(&binary, &found) };
+        let left_behind =
+            of_marker.and_then(|searched| self.left_behind(&binary, &found, &searched));
         Ok(Kpacks {
             files: found.files.into_values().flatten().collect(),
             manifests: found.manifests,
@@ -170,12 +173,19 @@ impl Lookup {
         })
     }
 
-    /// Where archives should be, if nothing was found and they are not near the binary either. A tree that is to be laid over
-    /// others has its archives in those.
-    fn left_behind(&self, binary: &Path, found: &FoundArchives) -> Option<PathBuf> {
+    /// The directory of the archives that the marker leads to, if nothing was found and they are not near the binary either. A
+    /// tree that is to be laid over others has its archives in those.
+    fn left_behind(
+        &self,
+        binary: &Path,
+        found: &FoundArchives,
+        searched: &Path,
+    ) -> Option<PathBuf> {
         let is_any =
             !found.real.is_empty() || !found.files.is_empty() || !found.manifests.is_empty();
-        let searched = found.searched.first().filter(|_| !is_any && self.overlay.is_empty())?;
+        if is_any || !self.overlay.is_empty() {
+            return None;
+        }
         let (directory, name) = (binary.parent()?, searched.file_name()?);
         let has_archives = |place: &&str| {
             let installed = self.rules.installed(&directory.join(place).join(name));

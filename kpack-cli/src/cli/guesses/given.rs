@@ -74,6 +74,8 @@ pub(super) struct Given {
     prefix: Option<String>,
     /// Options of kpack's commands, with their values.
     pub(super) options: Vec<Vec<String>>,
+    /// The names of all options.
+    pub(super) names: Vec<String>,
     /// Options that the typed command does not have.
     pub(super) unknown: Vec<String>,
     /// Words that are none of these.
@@ -87,8 +89,8 @@ pub(super) struct Given {
     keeps: bool,
 }
 
-/// The section with device code.
-const SECTION: &str = ".hip_fatbin";
+/// How the names of the sections with device code begin.
+const SECTION: &str = ".hip";
 
 impl Given {
     pub(super) fn read(arguments: &[OsString], kpack: &Command) -> Self {
@@ -179,6 +181,7 @@ impl Given {
             self.wants_help = true;
             return 0;
         }
+        self.names.push(name.clone());
         let command = self.command(kpack);
         let known = find(command, option).or_else(|| find(kpack, option));
         let has_command = !self.commands.is_empty();
@@ -197,7 +200,7 @@ impl Given {
             return taken;
         }
         let role = match words::role(&name) {
-            // pip's is a directory.
+            // With pip, it names a directory.
             Some(Role::Targets)
                 if self.intent == Some(Intent::Install)
                     && ["t", "target"].contains(&&*name)

@@ -58,7 +58,10 @@ pub(super) fn instead_of_misuse(
     let about_file = about_file(arguments);
     let arguments = about_file.as_deref().unwrap_or(arguments);
     let said = match &about_file {
-        Some(_) => Some("`explain` explains IDs; for files, there is `kpack doctor`".to_owned()),
+        Some(_) => Some(
+            "`explain` explains IDs; for a file, `kpack doctor` says why code does not load"
+                .to_owned(),
+        ),
         None => said,
     };
     let given = Given::read(arguments, kpack);
@@ -114,7 +117,10 @@ pub(super) fn instead_of_misuse(
 /// The arguments of `kpack doctor`, if these are for `kpack explain` and name a file.
 fn about_file(arguments: &[OsString]) -> Option<Vec<OsString>> {
     let place = place_of_command(arguments).filter(|place| arguments[*place] == "explain")?;
-    if !arguments[place + 1..].iter().any(|argument| Path::new(argument).exists()) {
+    let is_file = |argument: &OsString| {
+        Path::new(argument).exists() && !explain::knows(&argument.to_string_lossy())
+    };
+    if !arguments[place + 1..].iter().any(is_file) {
         return None;
     }
     let mut arguments = arguments.to_vec();

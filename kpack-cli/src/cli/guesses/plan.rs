@@ -125,8 +125,6 @@ fn in_the_way<'a>(mut commands: impl Iterator<Item = &'a Vec<String>>) -> Option
         let value = |name| words.iter().skip_while(|word| *word != name).nth(1);
         let into = value("--output-dir");
         let to = match (&*words[0], &*words[1]) {
-            // Onto what the command before it copied.
-            ("cp", "-aHT") => None,
             ("cp", _) => words.last(),
             (_, "create") => words.get(2),
             ("dpkg-deb", "--root-owner-group") => words.last(),
@@ -252,7 +250,7 @@ impl Planner<'_> {
         let is_wheel = given.intent.is_none() && given.commands.iter().any(|name| name == "wheel");
         let lines = match intent {
             _ if is_wheel => [self.split(), self.show("show")].concat(),
-            _ if self.makes_archive() => self.pack(),
+            _ if intent.writes() && self.makes_archive() => self.pack(),
             Build => self.build(),
             Repair if !self.of(Kind::Wheel).is_empty() => self.split(),
             Doctor | Repair => self.doctor(),
@@ -276,7 +274,9 @@ impl Planner<'_> {
             List => self.show("list"),
             Remove | Trim => self.trim(),
             Report => self.report(),
-            Show | Gpus if self.targets.is_empty() => self.show("show"),
+            Show | Gpus if self.targets.is_empty() || !self.of(Kind::Wheel).is_empty() => {
+                self.show("show")
+            }
             // Whether there is code for a GPU.
             Show | Gpus => [self.doctor(), self.show("show")].concat(),
             Split => self.split(),
@@ -289,7 +289,7 @@ impl Planner<'_> {
         let instead = match intent {
             _ if !self.of(Kind::Wheel).is_empty()
                 && !self.targets.is_empty()
-                && matches!(intent, Trim | Split | Show) =>
+                && matches!(intent, Trim | Split) | is_wheel =>
             {
                 let targets = list(&self.targets);
                 let text = format!(
@@ -314,7 +314,7 @@ impl Planner<'_> {
                 "archives are not merged; put those for several GPUs into the same directory"
             }
             Merge if are_trees => {
-                "kpack merges artifacts (docs/artifacts.md), but no install trees; compile one tree for all GPUs"
+                "kpack merges artifacts (docs/artifacts.md), but not install trees; compile one tree for all GPUs"
             }
             Trim if lines.len() > 1 && given.commands.is_empty() => {
                 "`kpack split` moves GPU code into archives beside the files; `kpack trim` removes the code for other GPUs"
@@ -406,6 +406,7 @@ impl Planner<'_> {
                     let wrong =
                         ["DEBIAN/md5sums", ".kpack-trimmed"].map(|name| format!("{to}/{name}"));
                     self.after.push(command!("rm -f {}", wrong.to_vec()));
+                    self.after.extend(package.as_deref().and_then(directory_above));
                     self.after.push(command!("dpkg-deb --root-owner-group -b {} {}", to, package));
                 }
                 Kind::Debian => self.before.push(command!("dpkg-deb -x {} {}", path, to)),
@@ -468,6 +469,7 @@ impl Planner<'_> {
         let is_directory = self.given.into_directory
             || Path::new(output).is_dir()
             || self.inputs.len() == 1
+                && !self.given.commands.iter().any(|name| name == "join")
                 && name.contains('.')
                 && Path::new(output).extension().is_none();
         let is_inside = input.is_file() && is_directory;
@@ -680,7 +682,11 @@ impl Planner<'_> {
         } else if !archives.iter().all(fits) {
             return Some(Line::new());
         }
-        let place = &*place.parent()?.to_string_lossy();
+        let place = match &*place.parent()?.to_string_lossy() {
+            "" => ".".to_owned(),
+            place => place.to_owned(),
+        };
+        let place = &*place;
         Some(vec![command!("mkdir -p {}", place), command!("cp {} {}", archives, place)])
     }
 
@@ -689,9 +695,15 @@ impl Planner<'_> {
         if put.as_ref().is_some_and(Line::is_empty) {
             return self.show("list");
         }
-        let targets = match &self.targets[..] {
-            [] => "all".to_owned(),
-            targets => targets.join(","),
+        let targets = match (&self.targets[..], &put) {
+            ([], None) => "all".to_owned(),
+            // There are no others.
+            ([], Some(_)) => {
+                let archives = self.of(Kind::Archive);
+                let there = archives.iter().flat_map(|path| show::targets_of(path.as_ref()));
+                Vec::from_iter(BTreeSet::from_iter(there)).join(",")
+            }
+            (targets, _) => targets.join(","),
         };
         let arch = &*targets;
         let (archives, others): (Vec<_>, Vec<_>) =
@@ -750,7 +762,7 @@ impl Planner<'_> {
                 let trim = if self.given.output.is_some() { Vec::new() } else { lines(trim) };
                 let moves_code = self.inputs.iter().all(Input::is_file)
                     && !self.are_split()
-                    && self.given.intent != Some(Intent::Remove);
+                    && !self.given.removes;
                 let mut split = if moves_code { self.split() } else { Vec::new() };
                 split.retain(changes);
                 [split, trim].concat()
@@ -771,7 +783,10 @@ impl Planner<'_> {
 
     fn compare(&self) -> Vec<Line> {
         let [first, second] = &self.inputs[..] else { return self.verify() };
-        if is_split(first.path.as_ref()) != is_split(second.path.as_ref()) {
+        let [first_path, second_path] = [first, second].map(|input| Path::new(&input.path));
+        if is_split(first_path) != is_split(second_path)
+            || may_differ(first_path) != may_differ(second_path)
+        {
             return self.verify();
         }
         match first.kind.is_tree() && second.kind.is_tree() {
@@ -792,8 +807,9 @@ impl Planner<'_> {
             paths = vec![second.clone()];
         }
         if let ([path], Some(original)) = (&mut paths[..], &mut against)
-            && is_split(original.as_ref())
+            && may_differ(original.as_ref())
             && !is_split(path.as_ref())
+            && (is_split(original.as_ref()) || !may_differ(path.as_ref()))
         {
             std::mem::swap(path, original);
         }
@@ -862,7 +878,11 @@ impl Planner<'_> {
         let wheels = self.of(Kind::Wheel);
         if !wheels.is_empty() {
             let is_all = wheels.len() == given.inputs.len() && given.rest.is_empty();
-            if !is_all || !self.targets.is_empty() || given.only_says {
+            // Another option of pip may say where to, or which versions.
+            let is_target = |name: &String| ["t", "target"].contains(&&**name);
+            let is_understood =
+                given.word.as_deref() == Some("install") && given.names.iter().all(is_target);
+            if !is_all || !is_understood || !self.targets.is_empty() {
                 return self.show("show");
             }
             let to = given.output.as_deref().map(|to| command!("--target {}", to));
@@ -951,12 +971,18 @@ fn files_in(directory: &str, is_wanted: impl Fn(&Path) -> bool) -> Vec<String> {
 }
 
 /// Whether a binary is split, or one in a directory probably is.
+/// Whether a file is compared with the original.
+fn may_differ(path: &Path) -> bool {
+    let is_joined = |path| {
+        inspect::inspect(path).is_ok_and(|file| matches!(file.content, Content::JoinedBinary(_)))
+    };
+    is_split(path) || path.is_file() && is_joined(path)
+}
+
 fn is_split(path: &Path) -> bool {
     if path.is_dir() {
         let mut all = walk(path).into_iter().filter_map(Result::ok).take(MOST_READ);
         return all.any(|entry| entry.file_name() == ".kpack");
     }
-    inspect::inspect(path).is_ok_and(|file| {
-        matches!(file.content, Content::SplitBinary(_) | Content::JoinedBinary(_))
-    })
+    inspect::inspect(path).is_ok_and(|file| matches!(file.content, Content::SplitBinary(_)))
 }

@@ -78,7 +78,12 @@ fn judged(
     if finding.severity == Severity::Fault && (are_wanted || !lacks) {
         let path = finding.path.unwrap_or_else(|| staged.output.to_owned());
         // Other advice is about the output, of which nothing is left after a failure.
-        let help = finding.help.filter(|_| lacks);
+        let help = match finding.id {
+            ids::MISSING_DATABASE => {
+                Some("copy it beside the original, and stage again".to_owned())
+            }
+            _ => finding.help.filter(|_| lacks),
+        };
         let help = help.map(|help| format!("; {help}")).unwrap_or_default();
         let text = format!("in the output: {}{help}", finding.text);
         return Err(Error::rejected(finding.id, &path, text));

@@ -300,7 +300,7 @@ fn build_path_in(
     };
     let file = files::open(copy)?;
     let size = file.metadata().map_err(|error| Error::io(copy, "read", error))?.len();
-    // What is read from a hole, Linux first writes to memory as zeros.
+    // For bytes that are read from a hole, Linux fills memory with zeros.
     let found = directories.in_parts(copy, &file, original.copied(size))?;
     if found.is_some() {
         return Ok(found);
