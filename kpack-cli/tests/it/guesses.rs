@@ -206,6 +206,8 @@ const GUESSES: &[&str] = &[
     "kpack merge one two -o both",
     "kpack split libvec.so -o apart",
     "kpack rm libvec.so",
+    "mv out/lib/.kpack/rocm_lib_gfx90a.kpack code.kpack && kpack add out/lib/librocvec.so code.kpack",
+    "kpack split libvec.so -j8 -o apart",
     "kpack has dist/vec-1.0-py3-none-manylinux_2_28_x86_64.whl gfx1100",
     "kpack explain libvec.so --gpu gfx1036",
     "kpack check libvec.so",

@@ -170,6 +170,13 @@ impl Given {
     fn read_option(&mut self, word: &str, after: &[String], kpack: &Command) -> usize {
         let (option, value) = match word.split_once('=') {
             Some((option, value)) => (option, Some(value)),
+            // As in `-j8`.
+            None if !word.starts_with("--")
+                && word[1..].ends_with(|c: char| c.is_ascii_digit()) =>
+            {
+                let end = word.trim_end_matches(|c: char| c.is_ascii_digit()).len();
+                (&word[..end], Some(&word[end..]))
+            }
             None => (word, None),
         };
         let name = option.trim_start_matches('-').to_lowercase().replace('_', "-");

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env::current_exe;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 
 use clap::Command;
 use kpack_core::gpus::agents;
@@ -670,14 +670,10 @@ impl Planner<'_> {
         let ([binary], archives) = (&self.of(Kind::Binary)[..], self.of(Kind::Archive)) else {
             return None;
         };
-        let Content::SplitBinary(split) = inspect::inspect(binary.as_ref()).ok()?.content else {
-            return None;
-        };
-        let [searched] = &split.search_paths[..] else { return None };
-        let place = Path::new(binary).parent()?.join(searched);
+        let (place, has_archives) = archives_of(binary)?;
         let (start, _) = place.file_name()?.to_str()?.split_once(GFXARCH)?;
         let fits = |archive: &String| stem(archive).starts_with(start);
-        if archives.is_empty() || !split.kpacks.files.is_empty() {
+        if archives.is_empty() || has_archives {
             return None;
         } else if !archives.iter().all(fits) {
             return Some(Line::new());
@@ -888,27 +884,37 @@ impl Planner<'_> {
             let to = given.output.as_deref().map(|to| command!("--target {}", to));
             return lines(command!("pip install {} {}", to.unwrap_or_default(), wheels));
         }
-        let ([archive], [tree]) = (&self.of(Kind::Archive)[..], &self.of(Kind::Directory)[..])
-        else {
-            return self.doctor();
+        let (archives, trees, binaries) =
+            (self.of(Kind::Archive), self.of(Kind::Directory), self.of(Kind::Binary));
+        let (archive, place, verified) = match (&archives[..], &trees[..], &binaries[..]) {
+            ([archive], [tree], []) => {
+                let mut all =
+                    walk(tree.as_ref()).into_iter().filter_map(Result::ok).take(MOST_READ);
+                let place = all.find(|entry| entry.file_name() == ".kpack");
+                (archive, place.map(|entry| entry.into_path()), tree)
+            }
+            ([archive], [], [binary]) => {
+                let place =
+                    archives_of(binary).and_then(|(place, _)| Some(place.parent()?.to_owned()));
+                (archive, place, binary)
+            }
+            _ => return self.doctor(),
         };
         let read = inspect::inspect(archive.as_ref()).map(|file| file.content);
         let Ok(Content::Archive(read)) = read else {
             return self.doctor();
         };
-        let mut all = walk(tree.as_ref()).into_iter().filter_map(Result::ok).take(MOST_READ);
-        let place = all.find(|entry| entry.file_name() == ".kpack");
         let (Some(place), Some(end)) = (place, archive_ends(&read.target).next()) else {
             return self.doctor();
         };
         let name = format!("{}{end}", read.group_name);
-        let to = place.path().join(&name);
-        let manifest = place.path().join(format!("{}.kpm", read.group_name));
+        let to = place.join(&name);
+        let manifest = place.join(format!("{}.kpm", read.group_name));
         if name.contains(['/', '\\']) || to.exists() || !manifest.is_file() {
             return self.doctor();
         }
         let copy = command!("cp {} {}", &**archive, &*to.to_string_lossy());
-        vec![vec![copy, command!("kpack verify {}", &**tree)]]
+        vec![vec![copy, command!("kpack verify {}", &**verified)]]
     }
 }
 
@@ -971,6 +977,15 @@ fn files_in(directory: &str, is_wanted: impl Fn(&Path) -> bool) -> Vec<String> {
 }
 
 /// Whether a binary is split, or one in a directory probably is.
+/// Where the marker of a split binary leads to, with a place for the target, and whether there are archives.
+fn archives_of(binary: &str) -> Option<(PathBuf, bool)> {
+    let Content::SplitBinary(split) = inspect::inspect(binary.as_ref()).ok()?.content else {
+        return None;
+    };
+    let [searched] = &split.search_paths[..] else { return None };
+    Some((Path::new(binary).parent()?.join(searched), !split.kpacks.files.is_empty()))
+}
+
 /// Whether a file is compared with the original.
 fn may_differ(path: &Path) -> bool {
     let is_joined = |path| {
