@@ -268,15 +268,17 @@ fn build_paths(
 ) -> Result<Vec<Finding>, Error> {
     let places = build_tree::directories(facts)?;
     let mut findings = Vec::new();
-    let own = staged.plan.entries.iter().filter(|(_, entry)| match entry {
-        Entry::Binary(from) => places.iter().any(|place| from.starts_with(place)),
-        _ => false,
+    let own = staged.plan.entries.iter().filter_map(|(path, entry)| match entry {
+        Entry::Binary(from) if places.iter().any(|place| from.starts_with(place)) => {
+            Some((path, from))
+        }
+        _ => None,
     });
     let directories = BuildDirectories::new(places.clone());
-    for (path, _) in own {
+    for (path, from) in own {
         let copy = output.hidden.join(path);
         let original = staged.written.originals.get(path);
-        let text = build_path_in(&directories, &copy, original)?;
+        let text = build_path_in(&directories, from, &copy, original)?;
         let Some(text) = text else {
             continue;
         };
@@ -292,14 +294,25 @@ fn build_paths(
 /// Describes a build path in a copy, or in the code of its original that it lacks.
 fn build_path_in(
     directories: &BuildDirectories,
+    from: &Path,
     copy: &Path,
     original: Option<&Original>,
 ) -> Result<Option<String>, Error> {
-    let Some(original) = original else {
-        return directories.in_file(copy);
+    let opened = |path: &Path| {
+        let file = files::open(path)?;
+        let size = file.metadata().map_err(|error| Error::io(path, "read", error))?.len();
+        Ok((file, size))
     };
-    let file = files::open(copy)?;
-    let size = file.metadata().map_err(|error| Error::io(copy, "read", error))?.len();
+    let (file, size) = opened(copy)?;
+    let Some(original) = original else {
+        // What moved to the disk has to be read from there. Without a path in `from`, the copy has none either: of its run path,
+        // only names in the output are new.
+        let is_whole = opened(from)?.1 == size;
+        return match is_whole && directories.in_file(from)?.is_none() {
+            true => Ok(None),
+            false => directories.in_file(copy),
+        };
+    };
     // For bytes that are read from a hole, Linux fills memory with zeros.
     let found = directories.in_parts(copy, &file, original.copied(size))?;
     if found.is_some() {
