@@ -321,6 +321,9 @@ fn complete_what_was_replaced(report: &mut Report, options: &InstallOptions) {
     }
     let is_incomplete = |found: &&mut Finding| found.id == ids::INCOMPLETE_VARIANT;
     let mut warnings = Vec::from_iter(report.findings.iter_mut().filter(is_incomplete));
+    if warnings.is_empty() {
+        return;
+    }
     let real = canonicalize(&options.prefix).unwrap_or_default();
     let inside = |path: &Path| {
         let path = path.strip_prefix(&real).unwrap_or(path).to_string_lossy();

@@ -107,7 +107,7 @@ fn has_code(report: &VerifyReport, targets: &[TargetId]) -> Option<Finding> {
     Some(Finding::general(Severity::Ok, ids::CODE_FOUND, text))
 }
 
-/// Says of a single unsplit file that nothing was verified.
+/// Says what was checked of a single unsplit file.
 fn not_split(path: &Path, report: &VerifyReport) -> Option<Finding> {
     let has = |id| report.findings.iter().any(|found| found.id == id);
     let is_unsplit = path.is_file() && has(ids::FAT_BINARY) && !has(ids::CODE_FOUND);

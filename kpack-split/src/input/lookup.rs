@@ -143,7 +143,7 @@ impl Lookup {
             let known = search_paths.entry(key).or_default();
             known.extend(self.overlaid(location));
         }
-        // A variable leads to archives that nobody copied with the binary.
+        // Archives that a variable leads to need not be copied with the binary.
         let mut of_marker = search_paths.iter().filter(|((is_markers, _), _)| *is_markers);
         let of_marker = of_marker.find_map(|(_, locations)| locations.first());
         let of_marker = of_marker.map(|location| location.path.clone());

@@ -52,7 +52,7 @@ fn set(tree: &Tree, path: &str) -> bool {
 fn runs(program: &Path) -> bool {
     loop {
         match Command::new(program).output() {
-            // A process that another test has just started still has the file open, which was written before.
+            // A process that another test has just started may still have the file open for writing.
             Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => thread::yield_now(),
             output => return output.unwrap().status.success(),
         }

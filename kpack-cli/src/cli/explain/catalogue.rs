@@ -274,7 +274,7 @@ catalogue! {
 
         UNCOMPRESSED
             "A joined binary is larger than it was before the split."
-            "`kpack join` puts code back uncompressed, because archives do not record how compilers compressed it, and older HIP runtimes load no compressed code."
+            "`kpack join` puts code back uncompressed, because archives do not record how compilers compressed it, and older HIP runtimes load no compressed code. Archives may also have code for more targets than the binary had."
             "Nothing, or join for fewer targets. If you need the size of before, install the unsplit binary."
     }
 

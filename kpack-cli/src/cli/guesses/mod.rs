@@ -57,13 +57,8 @@ pub(super) fn instead_of_misuse(
     }
     let about_file = about_file(arguments);
     let arguments = about_file.as_deref().unwrap_or(arguments);
-    let said = match &about_file {
-        Some(_) => Some(
-            "`explain` explains IDs; for a file, `kpack doctor` says why code does not load"
-                .to_owned(),
-        ),
-        None => said,
-    };
+    let of_file = "`explain` explains IDs; for a file, `kpack doctor` says why code does not load";
+    let said = about_file.as_ref().map(|_| of_file.to_owned()).or(said);
     let given = Given::read(arguments, kpack);
     if let Some(text) = in_artifact(error, &given, arguments, kpack) {
         return Some(text);
@@ -96,10 +91,10 @@ pub(super) fn instead_of_misuse(
         (_, Some(path)) => format!("{wrong}, and `{path}` cannot be the output"),
         _ => wrong,
     };
-    if lines.is_empty() && is_cause_known {
-        return Some(wrong);
-    }
     if lines.is_empty() {
+        if is_cause_known {
+            return Some(wrong);
+        }
         let command = given.commands.join(" ");
         let advice = match error.get(ContextKind::SuggestedArg) {
             Some(ContextValue::String(similar)) => format!("did you mean {similar}?"),

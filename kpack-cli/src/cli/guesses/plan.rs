@@ -289,7 +289,7 @@ impl Planner<'_> {
         let instead = match intent {
             _ if !self.of(Kind::Wheel).is_empty()
                 && !self.targets.is_empty()
-                && matches!(intent, Trim | Split) | is_wheel =>
+                && (is_wheel || matches!(intent, Trim | Split)) =>
             {
                 let targets = list(&self.targets);
                 let text = format!(
@@ -693,7 +693,7 @@ impl Planner<'_> {
         }
         let targets = match (&self.targets[..], &put) {
             ([], None) => "all".to_owned(),
-            // There are no others.
+            // Other archives are not there.
             ([], Some(_)) => {
                 let archives = self.of(Kind::Archive);
                 let there = archives.iter().flat_map(|path| show::targets_of(path.as_ref()));
@@ -779,10 +779,7 @@ impl Planner<'_> {
 
     fn compare(&self) -> Vec<Line> {
         let [first, second] = &self.inputs[..] else { return self.verify() };
-        let [first_path, second_path] = [first, second].map(|input| Path::new(&input.path));
-        if is_split(first_path) != is_split(second_path)
-            || may_differ(first_path) != may_differ(second_path)
-        {
+        if distance(first.path.as_ref()) != distance(second.path.as_ref()) {
             return self.verify();
         }
         match first.kind.is_tree() && second.kind.is_tree() {
@@ -803,9 +800,7 @@ impl Planner<'_> {
             paths = vec![second.clone()];
         }
         if let ([path], Some(original)) = (&mut paths[..], &mut against)
-            && may_differ(original.as_ref())
-            && !is_split(path.as_ref())
-            && (is_split(original.as_ref()) || !may_differ(path.as_ref()))
+            && distance(original.as_ref()) > distance(path.as_ref())
         {
             std::mem::swap(path, original);
         }
@@ -986,12 +981,16 @@ fn archives_of(binary: &str) -> Option<(PathBuf, bool)> {
     Some((Path::new(binary).parent()?.join(searched), !split.kpacks.files.is_empty()))
 }
 
-/// Whether a file is compared with the original.
-fn may_differ(path: &Path) -> bool {
-    let is_joined = |path| {
-        inspect::inspect(path).is_ok_and(|file| matches!(file.content, Content::JoinedBinary(_)))
-    };
-    is_split(path) || path.is_file() && is_joined(path)
+/// How far a file or a tree is from what compilers made: 2 if it is split, 1 if it is joined, 0 if it is neither.
+fn distance(path: &Path) -> u8 {
+    if path.is_dir() {
+        return if is_split(path) { 2 } else { 0 };
+    }
+    match inspect::inspect(path).map(|file| file.content) {
+        Ok(Content::SplitBinary(_)) => 2,
+        Ok(Content::JoinedBinary(_)) => 1,
+        _ => 0,
+    }
 }
 
 fn is_split(path: &Path) -> bool {
