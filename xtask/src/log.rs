@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use xshell::Cmd;
 
-use crate::repository;
+use crate::{processes, repository};
 
 /// How many lines of the log an error repeats.
 const LAST_LINES: usize = 40;
@@ -116,12 +116,30 @@ pub(crate) fn listen(
     command: Command,
     see: impl FnMut(Stream, &str) -> Option<String>,
 ) -> Result<()> {
-    listen_for(LAST_WORDS, command, see)
+    listen_for(Limits::default(), command, see)
 }
 
-/// As [`listen`]. After the end of the program, reads its output for no longer than `last_words`.
-fn listen_for(
-    last_words: Duration,
+/// How long to wait for a program.
+#[derive(Debug, Clone, Copy)]
+pub(crate) struct Limits {
+    /// How long it may print nothing. After that, it is killed with all processes that it has started.
+    pub(crate) silence: Duration,
+    /// How long to read its output after its end.
+    pub(crate) last_words: Duration,
+}
+
+impl Default for Limits {
+    fn default() -> Self {
+        Self { silence: Duration::MAX, last_words: LAST_WORDS }
+    }
+}
+
+/// As [`listen`], with limits.
+///
+/// # Errors
+/// As [`listen`]; the program also fails if it is silent for too long.
+pub(crate) fn listen_for(
+    limits: Limits,
     mut command: Command,
     mut see: impl FnMut(Stream, &str) -> Option<String>,
 ) -> Result<()> {
@@ -144,9 +162,11 @@ fn listen_for(
     }
     drop(sender);
     let (mut last, mut ended) = (VecDeque::new(), None);
+    let (mut spoke, mut hung) = (Instant::now(), String::new());
     loop {
         match lines.recv_timeout(LOOK) {
             Ok((stream, line)) => {
+                spoke = Instant::now();
                 let Some(line) = see(stream, &line) else { continue };
                 writeln!(&log.file, "{line}")?;
                 if last.len() == LAST_LINES {
@@ -156,18 +176,29 @@ fn listen_for(
             }
             Err(RecvTimeoutError::Timeout) => {
                 let has_ended = child.try_wait()?.is_some();
-                if has_ended && ended.get_or_insert_with(Instant::now).elapsed() >= last_words {
+                if has_ended
+                    && ended.get_or_insert_with(Instant::now).elapsed() >= limits.last_words
+                {
                     break;
+                }
+                if !has_ended && hung.is_empty() && spoke.elapsed() >= limits.silence {
+                    hung = format!(
+                        "; it printed nothing for {} seconds, and was killed with these processes:\n{}",
+                        limits.silence.as_secs(),
+                        processes::kill(child.id())
+                    );
+                    // If `ps` is missing.
+                    let _ = child.kill();
                 }
             }
             Err(RecvTimeoutError::Disconnected) => break,
         }
     }
     let status = child.wait()?;
-    if !status.success() {
+    if !status.success() || !hung.is_empty() {
         let last = Vec::from(last).join("\n");
         bail!(Failed(format!(
-            "`{shown}` failed ({status}); the last lines of {}:\n{last}",
+            "`{shown}` failed ({status}){hung}; the last lines of {}:\n{last}",
             log.path.display()
         )));
     }
@@ -204,7 +235,8 @@ mod tests {
             None
         };
         // On a busy machine, half a second may become many. The end of the output ends this.
-        listen_for(Duration::from_secs(120), command, see).unwrap();
+        let limits = Limits { last_words: Duration::from_secs(120), ..Limits::default() };
+        listen_for(limits, command, see).unwrap();
         assert_eq!(lines, ["late"]);
     }
 
@@ -213,7 +245,8 @@ mod tests {
         let mut command = Command::new("sh");
         command.args(["-c", "sleep 1000 & echo $!; echo error >&2; exit 3"]);
         let mut lines = Vec::new();
-        let error = listen_for(Duration::from_secs(2), command, |stream, line| {
+        let limits = Limits { last_words: Duration::from_secs(2), ..Limits::default() };
+        let error = listen_for(limits, command, |stream, line| {
             lines.push((stream, line.to_owned()));
             Some(line.to_owned())
         });
@@ -222,5 +255,19 @@ mod tests {
         assert!(lines.contains(&(Stream::Error, "error".to_owned())), "{lines:?}");
         let (_, server) = lines.iter().find(|(stream, _)| *stream == Stream::Output).unwrap();
         assert!(Command::new("kill").arg(server).status().unwrap().success());
+    }
+
+    #[test]
+    fn a_program_that_hangs_is_killed_with_what_it_started() {
+        let mut command = Command::new("sh");
+        command.args(["-c", "echo started; sh -c 'sleep 1001; true'; true"]);
+        let limits = Limits { silence: Duration::from_secs(2), ..Limits::default() };
+        let error = listen_for(limits, command, |_, line| Some(line.to_owned())).unwrap_err();
+        let text = error.to_string();
+        assert!(error.is::<Failed>() && text.contains("printed nothing for 2 seconds"), "{text}");
+        let process = text.lines().find(|line| line.contains("sleep 1001")).expect(&text);
+        let id = process.split_whitespace().next().unwrap();
+        let state = fs::read_to_string(format!("/proc/{id}/stat")).unwrap_or_default();
+        assert!(state.is_empty() || state.contains(") Z "), "{state}");
     }
 }

@@ -15,6 +15,7 @@ mod links;
 mod log;
 mod package;
 mod process;
+mod processes;
 mod repository;
 mod test;
 

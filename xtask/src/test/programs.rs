@@ -3,7 +3,7 @@
 use std::collections::{BTreeMap, BTreeSet};
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::time::Instant;
+use std::time::{Duration, Instant};
 
 use anyhow::Result;
 use kpack_tools::process::{cargo, remove_cargo_variables, unstable_rustdoc};
@@ -18,6 +18,9 @@ pub(super) const SELECTION: [&str; 3] = ["--locked", "--workspace", "--all-featu
 
 /// How libtest prints JSON. It also demands the variable `RUSTC_BOOTSTRAP`.
 const JSON: [&str; 3] = ["-Zunstable-options", "--format=json", "--report-time"];
+
+/// How long none of the tests of a program may begin, end or print something. The longest takes about a minute.
+const SILENCE: Duration = Duration::from_secs(15 * 60);
 
 /// A program with tests.
 #[derive(Debug)]
@@ -161,7 +164,10 @@ impl Report {
     fn watch(&mut self, command: Command, name: &str, option: &str) -> Result<()> {
         let started = Instant::now();
         let mut running = Running::default();
-        let ended = log::listen(command, |stream, line| {
+        // Tests that somebody chose may be silent for as long as they like.
+        let silence = if self.are_ignored { Duration::MAX } else { SILENCE };
+        let limits = log::Limits { silence, ..log::Limits::default() };
+        let ended = log::listen_for(limits, command, |stream, line| {
             let (shown, logged) = match stream {
                 Stream::Output => self.read(line, name, option, &mut running),
                 Stream::Error => (self.note(line, &mut running), Some(line.to_owned())),
@@ -226,6 +232,10 @@ impl Report {
             ("test", "started") => {
                 self.begun.insert(test.to_owned());
                 running.tests.insert(test.to_owned());
+            }
+            ("test", "timeout") => {
+                let shown = format!("{name}: takes over a minute: {test}");
+                return (Some(shown.clone()), Some(shown));
             }
             ("test", "ok" | "failed" | "ignored") => {
                 running.tests.remove(test);
