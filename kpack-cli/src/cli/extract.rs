@@ -89,6 +89,7 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         (Some(directory), _) => write_all(&arguments.file, found, directory, &room)?,
         (None, Some(output)) if output.as_os_str() != "-" => {
             check_named_output(output)?;
+            check_is_other(output, &arguments.file)?;
             let directory = directory_of(output);
             room(directory)?;
             let mut written = None;
@@ -114,6 +115,17 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
         }
     }
     Ok(ExitCode::SUCCESS)
+}
+
+/// Refuses to replace the file whose code is extracted.
+fn check_is_other(output: &Path, input: &Path) -> Result<(), Error> {
+    match (output.canonicalize(), input.canonicalize()) {
+        (Ok(output_file), Ok(input_file)) if output_file == input_file => {
+            let reason = "the code is extracted from this file; choose another name";
+            Err(Error::rejected(ids::OUTPUT_IN_THE_WAY, output, reason))
+        }
+        _ => Ok(()),
+    }
 }
 
 /// The targets of the code objects, in parentheses, if these differ in nothing else.

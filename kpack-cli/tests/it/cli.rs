@@ -362,6 +362,16 @@ fn a_kernel_is_taken_out() {
     assert_eq!(fs::read(tree.path("out.hsaco")).unwrap(), expected);
     let output = kpack(&tree, &[&extract[..], &["-"]].concat());
     assert_eq!(output.stdout, expected);
+
+    symlink("libvec.so", tree.path("lib/link.so")).unwrap();
+    build(&library(), &tree, "lib/libvec.so");
+    let before = tree.snapshot();
+    for output in ["lib/libvec.so", "lib/link.so"] {
+        let line = format!("extract lib/libvec.so --kernel libvec.so#1 --arch gfx1100 -o {output}");
+        let said = kpack(&tree, &words(&line));
+        assert_eq!(said.status.code(), Some(3), "{}", String::from_utf8_lossy(&said.stderr));
+    }
+    assert_eq!(tree.snapshot(), before);
 }
 
 /// One description of the output for all commands, and for those in commands.
@@ -378,7 +388,7 @@ fn every_command_has_the_same_options_of_output() {
         }
     }
     let tree = Tree::new();
-    for line in ["targets gfx942 --quiet --json", "list --nothing", "none", "targets"] {
+    for line in ["targets gfx942 --quiet --json", "list --nothing", "none", "list"] {
         let output = kpack(&tree, &words(line));
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(said.starts_with("kpack: error: "), "{line}: {said}");
