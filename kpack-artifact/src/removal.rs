@@ -32,6 +32,8 @@ pub struct Removal {
     pub manifests: Vec<PathBuf>,
     /// What to say: what stays because nothing is for the chosen GPUs.
     pub findings: Vec<Finding>,
+    /// Whether something that stays has code for the chosen GPUs, or may have.
+    pub may_serve: bool,
     /// Why something could not be read. It stays.
     pub unread: Vec<Error>,
 }
@@ -71,6 +73,7 @@ pub fn plan(
     if let Some(refused) = refused.first() {
         let text = format!("all kernel databases stay as they are: {}", refused.text);
         let path = prefix.join(refused.file());
+        removal.may_serve = true;
         removal.findings.push(Finding::new(Severity::Warning, refused.id, path, text));
     } else {
         removal.databases(prefix, tree, databases, keep, &contradictory, real)?;
@@ -146,6 +149,7 @@ impl Removal {
             interrupt::check(prefix, "read")?;
             // It may have what a link leads to that cannot be followed.
             if !is_known {
+                self.may_serve = true;
                 self.left.extend(files.iter().map(|(path, ..)| prefix.join(path)));
                 continue;
             }
@@ -156,6 +160,7 @@ impl Removal {
                 self.without_any(&prefix.join(copy), &what, "there are none", keep, targets);
                 continue;
             }
+            self.may_serve = true;
             let others = files.iter().filter(|(_, target, _)| !keep.matches(target));
             let mut last = None;
             for &(path, target, entry) in others {
@@ -180,10 +185,12 @@ impl Removal {
         for entry in host_files.filter(|entry| matches!(entry.node, Node::File { .. })) {
             let place = databases.recognise(&with_slashes(&entry.path)).map(|(_, place)| place);
             if let Some(Place::ForAll(ForAll::Merge(Merge::KernelCache))) = place {
+                self.may_serve = true;
                 let read = self.kernel_cache(&prefix.join(&entry.path), keep);
                 self.keep(read)?;
             }
         }
+        self.may_serve |= !contradictory.is_empty();
         self.findings.extend(contradictory.iter().map(|found| {
             let (path, text) =
                 (prefix.join(found.file()), format!("stays as it is: {}", found.text));
@@ -200,6 +207,7 @@ impl Removal {
         match read {
             Err(Error::Refused { id, path, reason, .. }) if id != ids::CHANGED => {
                 let text = format!("stays as it is: {reason}");
+                self.may_serve = true;
                 self.findings.push(Finding::new(Severity::Warning, id, path, text));
                 Ok(None)
             }
@@ -268,6 +276,7 @@ impl Removal {
                 _ => None,
             };
             let Some(target): Option<TargetId> = target else {
+                self.may_serve = true;
                 let text = "stays as it is: an archive for several targets, or for none";
                 self.findings.push(Finding::new(Severity::Note, ids::UNCHANGED, path, text));
                 continue;
@@ -288,6 +297,7 @@ impl Removal {
                 self.without_any(&directory, &what, "there are none", keep, there);
                 continue;
             }
+            self.may_serve = true;
             for (binary, there) in group.binaries_without(&stays) {
                 let what = format!("the archives of {binary}");
                 self.without_any(&directory, &what, "it has no code", keep, &there);

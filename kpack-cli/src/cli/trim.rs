@@ -29,7 +29,7 @@ use crate::trim::{self, Options, TrimOutcome, TrimReport, TrimmedFile};
 /// smaller copy, and the other file stays as it is.
 ///
 /// If a file cannot be read or written, kpack names it and trims the others; the exit code is then 4. A named file of a kind
-/// that kpack cannot trim, such as text, makes it 3, unless another path has code. If another run trims the same files, this one waits for it.
+/// that kpack cannot trim, such as text, makes it 3, unless another path has code, and so does code that is only for other GPUs. If another run trims the same files, this one waits for it.
 ///
 /// Only installing the files again brings the code back; `kpack doctor` prints the command. In a container, trim in the RUN
 /// that installs: a later layer makes an image larger.

@@ -107,6 +107,7 @@ impl<'a> Application<'a> {
         // What cannot be read may have code.
         if self.report.errors.is_empty() {
             self.report.findings.extend(self.found.findings(plan));
+            self.report.errors.extend(self.found.none_for_gpus(self.planner, plan));
         }
         self.report.errors.extend(unknown);
         Ok(self.report)

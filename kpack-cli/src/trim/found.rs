@@ -5,16 +5,23 @@ use std::path::Path;
 
 use kpack_artifact::removal;
 use kpack_core::files::describe_package;
+use kpack_core::words::list;
 use kpack_core::{Error, Finding, Severity, ids};
+use kpack_format::names::{is_archive, is_manifest};
 use kpack_split::trim::NoCode;
 
 use super::plan::{Decision, FileJob, TreePlan, TrimPlanner};
 
-/// The most that was found in each of the given paths.
-#[derive(Debug)]
-pub(super) struct Found(Vec<Code>);
-
 /// What was found.
+#[derive(Debug)]
+pub(super) struct Found {
+    /// The most that was found in each of the given paths.
+    codes: Vec<Code>,
+    /// Whether some code may be for the chosen GPUs.
+    may_serve: bool,
+}
+
+/// What was found in a path.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 enum Code {
     /// Nothing was read: it is a link to another given file, or cannot be read.
@@ -33,7 +40,7 @@ impl Found {
                 (false, false) => Code::Unread,
             }
         });
-        let mut found = Self(of_given.collect());
+        let mut found = Self { codes: of_given.collect(), may_serve: plan.may_serve };
         for finding in &plan.findings {
             found.raise(plan, finding.file(), Code::Some);
         }
@@ -46,6 +53,16 @@ impl Found {
             Decision::Nothing(why) => Code::None(*why),
             _ => Code::Some,
         };
+        // A code object alone may be for them, unless it is decided on with others.
+        let is_decided = || {
+            let name = &job.names[0];
+            is_archive(name) || is_manifest(name) || plan.left.contains(name)
+        };
+        self.may_serve |= match decision {
+            Decision::Nothing(why) => *why == NoCode::Whole && !is_decided(),
+            Decision::Stays(finding) => finding.id != ids::MISSING_TARGET,
+            _ => true,
+        };
         job.names.iter().for_each(|name| self.raise(plan, name, code));
     }
 
@@ -55,32 +72,46 @@ impl Found {
         if let Some(at) = after.checked_sub(1)
             && path.starts_with(&plan.given[at].0)
         {
-            self.0[at] = self.0[at].max(code);
+            self.codes[at] = self.codes[at].max(code);
         }
     }
 
     /// An error for each named file of a kind that trim does not read. Among files that a shell lists for `lib/*`, some may be of
     /// any kind, if others have code.
     pub(super) fn unknown(&self, planner: &TrimPlanner<'_>, plan: &TreePlan<'_>) -> Vec<Error> {
-        if self.0.contains(&Code::Some) {
+        if self.codes.contains(&Code::Some) {
             return Vec::new();
         }
-        let given = plan.given.iter().zip(&self.0).filter(|(given, _)| !given.is_directory());
+        let given = plan.given.iter().zip(&self.codes).filter(|(given, _)| !given.is_directory());
         let unknown = given.filter(|(_, code)| **code == Code::None(NoCode::Unknown));
         let error = |path| unknown_kind(path, planner, plan).unwrap_or_else(|error| error);
         unknown.map(|(given, _)| error(&given.0)).collect()
+    }
+
+    /// An error if there is code, but none for the chosen GPUs: somebody may have passed another GPU than he meant.
+    pub(super) fn none_for_gpus(
+        &self,
+        planner: &TrimPlanner<'_>,
+        plan: &TreePlan<'_>,
+    ) -> Option<Error> {
+        let mut given = plan.given.iter().zip(&self.codes);
+        let (given, _) = given.find(|(_, code)| **code == Code::Some)?;
+        let gpus = list(&planner.options.keep.gpus);
+        let text =
+            format!("there is no code for {gpus}, so nothing was trimmed; pass another `--arch`");
+        (!self.may_serve).then(|| Error::rejected(ids::MISSING_TARGET, &given.0, text))
     }
 
     /// What to say of paths without code.
     pub(super) fn findings(&self, plan: &TreePlan<'_>) -> Vec<Finding> {
         // Among files, as a shell lists for `lib/*`, are always some without code.
         let has_files = plan.given.iter().any(|given| !given.is_directory());
-        let may_lack_code = has_files && self.0.contains(&Code::Some);
+        let may_lack_code = has_files && self.codes.contains(&Code::Some);
         // The code of split files may be there.
-        let mut all = plan.given.iter().zip(&self.0);
+        let mut all = plan.given.iter().zip(&self.codes);
         let has_archives = all.any(|(given, code)| given.is_directory() && *code == Code::Some);
         let mut findings = Vec::new();
-        for (given, code) in plan.given.iter().zip(&self.0) {
+        for (given, code) in plan.given.iter().zip(&self.codes) {
             let Code::None(why) = code else { continue };
             let (id, text) = match (why, given.is_directory()) {
                 // That is an error, or nothing to report in a directory.

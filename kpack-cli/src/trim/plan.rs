@@ -73,6 +73,8 @@ pub(super) struct TreePlan<'a> {
     pub(super) jobs: Vec<FileJob>,
     /// Files of databases that stay as a whole. It is said once.
     pub(super) left: BTreeSet<PathBuf>,
+    /// Whether a file of a database or an archive that stays has code for the chosen GPUs, or may have.
+    pub(super) may_serve: bool,
     /// The names of each file that an earlier run may have changed before it was killed.
     pub(super) unfinished: Vec<Vec<PathBuf>>,
     /// What to say of all that.
@@ -252,6 +254,7 @@ impl TrimPlanner<'_> {
         errors: &mut Vec<Error>,
     ) -> Result<TreePlan<'p>, Error> {
         let (mut wholes, mut left, mut findings) = (Vec::new(), BTreeSet::new(), Vec::new());
+        let mut may_serve = false;
         for (given, inventory) in given.iter().zip(&tree.inventories) {
             let real = |path: &Path| self.root.follow(path);
             let keep = &self.options.keep;
@@ -262,11 +265,12 @@ impl TrimPlanner<'_> {
             left.append(&mut removal.left);
             findings.append(&mut removal.findings);
             errors.append(&mut removal.unread);
+            may_serve |= removal.may_serve;
         }
         let removed = wholes.iter().flat_map(|whole| &whole.files);
         let jobs = FileJob::all(tree, &removed.map(|removed| &*removed.path).collect());
         let unfinished = unfinished(tree, notes);
-        Ok(TreePlan { given, tree, wholes, jobs, left, unfinished, findings })
+        Ok(TreePlan { given, tree, wholes, jobs, left, may_serve, unfinished, findings })
     }
 
     /// What goes as a whole from a given path. Adds to the removal what else there is to say.

@@ -403,6 +403,26 @@ fn a_binary_without_code_for_the_gpu_keeps_what_it_has() {
     }
 }
 
+/// Somebody may have passed another GPU than he meant, and an image would keep all of its code.
+#[test]
+fn code_that_is_only_for_other_gpus_is_an_error() {
+    for is_split in [false, true] {
+        let tree = prefix();
+        if is_split {
+            install(&InstallOptions::new(tree.path("prefix"), "vec", [LIBRARY]), &()).unwrap();
+        }
+        let before = tree.snapshot();
+        let run = kpack(&tree, &words("trim --arch gfx1201 prefix"));
+        let said = String::from_utf8_lossy(&run.stderr).into_owned();
+        let error = "prefix: there is no code for gfx1201, so nothing was trimmed; pass another `--arch` [missing-target]";
+        assert_eq!((run.status.code(), said.matches(error).count()), (Some(3), 1), "{said}");
+        assert_eq!(tree.snapshot(), before);
+        // A module of which nothing goes any more is no reason.
+        succeeds(&tree, &words("trim --arch gfx942 prefix"));
+        succeeds(&tree, &words("trim --arch gfx942 prefix"));
+    }
+}
+
 /// Where one kernel has no other code for a GPU, the archive with its SPIR-V stays.
 #[test]
 fn archives_stay_that_one_of_the_kernels_needs() {
