@@ -109,6 +109,7 @@ fn with_all_targets_nothing_is_missing_that_a_library_was_not_built_for() {
     assert_eq!((finding.id, finding.severity), (ids::UNCHANGED, Severity::Note));
     assert_eq!(finding.file(), tree.path("prefix/lib/.kpack").canonicalize().unwrap());
     assert!(finding.text.starts_with("the archives in it stay"), "{finding:?}");
+    assert!(!finding.text.contains("rm -r"), "{finding:?}");
     assert_eq!(targets_of(&tree.path("prefix/lib/libadd.so")), ["gfx1030"]);
     fs::remove_dir_all(finding.file()).unwrap();
     assert_holds(&tree.path("prefix"));
@@ -315,6 +316,34 @@ fn another_output_leaves_the_prefix_as_it_is() {
 }
 
 /// A script goes on with the file that it asked for, or with what was compared.
+/// A joined copy is no reason to leave the others split, but is one not to succeed if it is the only binary.
+#[test]
+fn a_joined_copy_without_its_archives_stays() {
+    let tree = split(&library(1));
+    let mut elsewhere = options(&tree, &["gfx1100"]);
+    elsewhere.output = Some(tree.path("prefix/joined/libvec.so"));
+    fs::create_dir(tree.path("prefix/joined")).unwrap();
+    join(&elsewhere, &()).unwrap();
+    let copy = fs::read(tree.path("prefix/joined/libvec.so")).unwrap();
+    let mut all = options(&tree, &[]);
+    all.files.clear();
+    all.all_architectures = true;
+    let report = join(&all, &()).unwrap();
+    let text = "stays as it is, joined for gfx1100, because the archive for another target is missing or elsewhere";
+    assert!(report.findings.iter().any(|found| found.text.contains(text)), "{report:?}");
+    assert!(report.files.iter().any(|file| matches!(file.outcome, Outcome::Joined { .. })));
+    let remove =
+        format!("run `rm -r {}`", tree.path("prefix/lib/.kpack").canonicalize().unwrap().display());
+    assert!(report.findings.iter().any(|found| found.text.ends_with(&remove)), "{report:?}");
+    assert_eq!(fs::read(tree.path("prefix/joined/libvec.so")).unwrap(), copy);
+
+    fs::remove_dir_all(tree.path("prefix/lib")).unwrap();
+    let said = refused(&tree, &all);
+    let copied = "the file was probably copied without its archives";
+    assert!(said.contains("[missing-archive]") && said.contains(copied), "{said}");
+    assert!(!said.contains("@GFXARCH@"), "{said}");
+}
+
 #[test]
 fn an_output_or_a_comparison_that_is_not_made_is_an_error() {
     let tree = split(&library(1));

@@ -12,7 +12,7 @@ use kpack_core::platform::FileExt;
 use kpack_format::code_id;
 use kpack_format::digest::Blake3;
 use kpack_format::marker::of_another_build;
-use kpack_format::names::KernelName;
+use kpack_format::names::{GFXARCH, KernelName};
 use kpack_format::offload_bundle::{Entry, HOST_ENTRY, Layout};
 use kpack_format::{Delivery, TargetId};
 
@@ -449,11 +449,17 @@ fn check_archive(binary: &MarkedBinary, resolver: &Resolver, target: &str) -> Re
         }
         Some(Obstacle::OtherBuild(_)) => return Err(of_other_build(binary, target)),
         Some(Obstacle::Missing(Some(archive))) => archive.display().to_string(),
-        Some(Obstacle::Missing(None)) => binary.marker.kpack_search_paths.join("`, `"),
+        Some(Obstacle::Missing(None)) => {
+            let paths = binary.marker.kpack_search_paths.iter();
+            Vec::from_iter(paths.map(|path| path.replace(GFXARCH, target))).join("`, `")
+        }
     };
     let advice = match resolver.install_command(target)? {
         Some(command) => format!("run `{command}`"),
-        None => "install its package".to_owned(),
+        None => {
+            let advice = resolver.kpacks.advice_without_any();
+            advice.unwrap_or_else(|| "install its package".to_owned())
+        }
     };
     let text = format!("the archive for {target} is missing: `{place}`; {advice}");
     Err(Error::rejected(ids::MISSING_ARCHIVE, &binary.located.path, text))

@@ -21,7 +21,7 @@ use crate::{Error, ids};
 use binary::{Joinable, MarkedBinary};
 use code::ChosenCode;
 use kpack_core::Reason;
-use kpack_core::words::list_some;
+use kpack_core::words::{list, list_some};
 
 pub use differences::{
     Checksums, completed, differences, digests, kept_differences, stripped_digests,
@@ -95,8 +95,17 @@ fn attempt(
         };
         report.files.push(FileReport::new(path, outcome));
     }
+    // Without that, other split files of the prefix may need them.
+    let are_all = options.files.is_empty() && options.module.is_none();
     for directory in directories {
-        let text = "the archives in it stay, but the joined files do not need them; remove them if no split file needs them";
+        let remove = match directory.to_str().and_then(|path| shlex::try_quote(path).ok()) {
+            Some(path) if are_all && cfg!(unix) => {
+                format!("; if nothing else does, run `rm -r {path}`")
+            }
+            _ => "; remove them if no split file needs them".to_owned(),
+        };
+        let text =
+            format!("the archives in it stay, but the joined files do not need them{remove}");
         report.note(ids::UNCHANGED, &directory, text);
     }
     Ok(report)
@@ -208,9 +217,26 @@ fn choose(
     lookup: &Lookup,
     report: &mut Report,
 ) -> Result<Vec<(MarkedBinary, ChosenCode)>, Error> {
-    let mut chosen = Vec::new();
+    let (mut chosen, mut first_error) = (Vec::new(), None);
     for binary in binaries {
-        let code = ChosenCode::choose(&binary, options, lookup)?;
+        let code = match ChosenCode::choose(&binary, options, lookup) {
+            // Nobody named it, and it has its code: a copy that an earlier run wrote elsewhere is away from the archives.
+            Err(error)
+                if options.files.is_empty()
+                    && !binary.joined.is_empty()
+                    && error.id() == ids::MISSING_ARCHIVE =>
+            {
+                let text = format!(
+                    "stays as it is, joined for {}, because the archive for another target is missing or elsewhere",
+                    list(&binary.joined)
+                );
+                report.warn(ids::MISSING_ARCHIVE, &binary.located.path, text);
+                left_alone(binary.located.name, "its archives are not there", report);
+                first_error.get_or_insert(error);
+                continue;
+            }
+            code => code?,
+        };
         // What a binary was never built for is not missing.
         let lacking = code.lacking_of(&options.architectures);
         if !lacking.is_empty() && !options.installed {
@@ -248,6 +274,9 @@ fn choose(
             report.note(ids::GENERIC_CODE, &binary.located.path, text);
         }
         chosen.push((binary, code));
+    }
+    if let (true, Some(error)) = (chosen.is_empty(), first_error) {
+        return Err(error);
     }
     let has_code = |(_, code): &(MarkedBinary, ChosenCode)| !code.targets().is_empty();
     let (planned, without): (Vec<_>, Vec<_>) = chosen.into_iter().partition(has_code);
