@@ -24,7 +24,7 @@ mod unused;
 
 use std::path::PathBuf;
 
-use kpack_core::Error;
+use kpack_core::{Error, ids};
 use kpack_wheel::Environment;
 
 use facts::Examination;
@@ -68,7 +68,12 @@ pub mod internal {
 /// [`Error::Io`] if a file cannot be read, [`Error::Refused`] if one of `paths` is neither a directory nor
 /// a linked file that kpack reads.
 pub fn examine(paths: &[PathBuf], options: &Options) -> Result<Report, Error> {
-    let examination = Examination::of(paths, options)?;
+    let examination = match Examination::of(paths, options) {
+        Err(error) if paths.is_empty() && error.id() == ids::NO_DEVICE_CODE => {
+            return of_machine(options, error);
+        }
+        examination => examination?,
+    };
     let facts = examination.facts();
     let found = findings::of_examined(&facts);
     let is_wrong = findings::faults(&found) > 0;
@@ -78,6 +83,23 @@ pub fn examine(paths: &[PathBuf], options: &Options) -> Result<Report, Error> {
     let mut report = Report::new(&facts.machine, findings);
     report.verdict.extend(examination.passed_over());
     Ok(report)
+}
+
+/// The report about a machine where no binary was found to examine, if the machine is why GPU code would not load.
+///
+/// # Errors
+/// The given one, if nothing is wrong with the machine.
+fn of_machine(options: &Options, nothing_found: Error) -> Result<Report, Error> {
+    let machine = Machine::new(options);
+    let findings = findings::of_machine(&machine);
+    match nothing_found {
+        Error::Refused { reason, .. } if findings::faults(&findings) > 0 => {
+            let mut report = Report::new(&machine, findings);
+            report.verdict.push_str(&format!(" ({reason})"));
+            Ok(report)
+        }
+        error => Err(error),
+    }
 }
 
 /// The extras of device wheels that the GPUs need, as they are between the brackets of a requirement. These are the extras of

@@ -9,7 +9,7 @@ use crate::facts::machine::{Machine, ON_WINDOWS};
 use crate::remedy::Diagnosis;
 
 /// The findings about the machine and its variables.
-pub(super) fn of_machine(machine: &Machine) -> Vec<Diagnosis> {
+pub(crate) fn of_machine(machine: &Machine) -> Vec<Diagnosis> {
     let mut findings: Vec<Finding> = Vec::new();
     match &machine.all {
         _ if machine.asked => {}

@@ -16,6 +16,7 @@ use crate::facts::restore::AllLost;
 use crate::remedy::Diagnosis;
 use runtimes::Processes;
 
+pub(crate) use machine::of_machine;
 pub(crate) use packages::is_for;
 
 /// All findings, in the order of the causes: the machine, and then `found`, those about what is examined. `native` is the facts
@@ -25,7 +26,7 @@ pub(crate) fn findings(
     found: Vec<Diagnosis>,
     native: Option<&Facts>,
 ) -> Vec<Diagnosis> {
-    let mut findings = machine::of_machine(&facts.machine);
+    let mut findings = of_machine(&facts.machine);
     if let Some(gpus) = &facts.machine.native {
         let helps = native.is_some_and(|native| faults(&of_examined(native)) < faults(&found));
         findings.push(machine::of_override(&facts.machine, gpus, helps));
