@@ -4,12 +4,13 @@ use std::process::ExitCode;
 
 use clap::Args;
 use kpack_format::TargetId;
+use kpack_format::code_object::processors;
 use kpack_format::unstable::spelling;
 
 use super::output;
 use kpack_core::{Error, Finding, Severity, ids};
 
-/// Check the names of GPU targets
+/// List the GPU targets that kpack knows, or check the names of targets
 ///
 /// Prints each name in its usual form, once, and warns of processors that this version of kpack does not know. An
 /// impossible name is an error, with a suggestion. The CMake package uses this command.
@@ -19,12 +20,19 @@ Exit codes:
   0  success
   2  a name is not a GPU target")]
 pub(super) struct Arguments {
-    /// Names of targets, such as gfx1100, gfx90a:xnack+ or gfx9-4-generic
-    #[arg(value_name = "TARGET", required = true, value_delimiter = ',')]
+    /// Names of targets, such as gfx1100, gfx90a:xnack+ or gfx9-4-generic. Default: all that kpack knows, without features
+    #[arg(value_name = "TARGET", value_delimiter = ',')]
     names: Vec<String>,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
+    if arguments.names.is_empty() {
+        let mut known = Vec::from_iter(processors().map(str::to_owned));
+        // gfx90c before gfx1010, and generic targets last.
+        known.sort_by_key(|name| (name.len(), name.clone()));
+        output::names(&known)?;
+        return Ok(ExitCode::SUCCESS);
+    }
     let named: Vec<TargetId> = arguments
         .names
         .iter()
