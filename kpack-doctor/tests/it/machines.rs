@@ -405,3 +405,17 @@ fn the_gpus_of_a_machine_as_scripts_need_them() {
     write_nodes(&tree, "gfx942 gfx1030 gfx942");
     assert_eq!(processors(&options).unwrap(), ["gfx942", "gfx1030"]);
 }
+
+/// Without ROCm on this machine, there is nothing else to examine; with it, the GPU is missing all the same.
+#[test]
+fn a_gpu_that_no_program_reaches_is_found_without_a_library() {
+    let tree = Tree::new();
+    fs::create_dir(tree.path("system")).unwrap();
+    write_nodes(&tree, "gfx942");
+    let mut options = Options::default();
+    (options.system, options.nodes) = (tree.path("system"), tree.path("nodes"));
+    let report = examine(&[], &options).unwrap();
+    assert_eq!(report.loads, Some(false), "{report:?}");
+    assert!(report.verdict.starts_with("GPU code will not load"), "{report:?}");
+    assert_eq!(report.cause().unwrap().finding.id, ids::NO_DEVICE_ACCESS);
+}
