@@ -90,6 +90,7 @@ gcc-mingw-w64-x86-64-posix x86_64-w64-mingw32-gcc-posix,x86_64-w64-mingw32-gcc,x
 g++-mingw-w64-x86-64-posix x86_64-w64-mingw32-g++-posix test-all links HIP programs for Windows, as clang does with the C++ library
 wine wine test-all,real runs programs for Windows
 hipcc hipcc test-all,real the distribution's own HIP compiler
+rocm-device-libs /usr/lib/@ARCH@-linux-gnu/amdgcn/bitcode/ockl.bc test-all,real libraries that HIP compilers link into device code
 libhsa-runtime-dev /usr/include/hsa/hsa.h e2e,wheels,bench headers of the HSA runtime
 libamdhip64-dev /usr/include/hip/hip_runtime.h test-all,real,packages ROCm's headers and HIP runtime
 librocrand-dev /usr/include/rocrand/rocrand_kernel.h test-all,real device functions of a real library

@@ -668,9 +668,10 @@ fn joins_of_one_binary_at_once_read_again() {
         // Each waits here when everything is written.
         let library = File::open(tree.path("prefix").join(FILE)).unwrap();
         library.lock().unwrap();
-        let runs = targets.map(join);
+        let mut runs = targets.map(join);
         let is_hidden = |file: &&String| file.starts_with("prefix/lib/.libvec.so.");
         while tree.files().iter().filter(is_hidden).count() < targets.len() {
+            runs.iter_mut().for_each(|run| assert_eq!(run.try_wait().unwrap(), None));
             std::thread::sleep(std::time::Duration::from_millis(2));
         }
         library.unlock().unwrap();

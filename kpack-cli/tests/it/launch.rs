@@ -304,6 +304,7 @@ fn a_signal_ends_the_compiler_too() {
     launcher.args(["launch", "--module=vec", "--", "sh", "-c", script]);
     let mut launcher = launcher.args([start, "-o", write]).spawn().unwrap();
     while !started.exists() {
+        assert_eq!(launcher.try_wait().unwrap(), None);
         std::thread::yield_now();
     }
     let id = launcher.id().to_string();

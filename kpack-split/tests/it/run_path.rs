@@ -2,16 +2,14 @@
 //! tools read them as before; where there is no room, nothing is set.
 
 use std::fs;
-use std::io::ErrorKind;
 use std::path::Path;
 use std::process::Command;
-use std::thread;
 
 use kpack_split::elf::{Image, run_path};
-use kpack_tests::linker;
 use kpack_tests::process::run;
 use kpack_tests::require;
 use kpack_tests::tree::Tree;
+use kpack_tests::{linker, process};
 
 /// A program in `bin`, linked with these flags, and the library that it needs, in `lib`.
 fn program(flags: &[&str]) -> Tree {
@@ -50,13 +48,7 @@ fn set(tree: &Tree, path: &str) -> bool {
 }
 
 fn runs(program: &Path) -> bool {
-    loop {
-        match Command::new(program).output() {
-            // A process that another test has just started may still have the file open for writing.
-            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => thread::yield_now(),
-            output => return output.unwrap().status.success(),
-        }
-    }
+    process::output(&mut Command::new(program)).status.success()
 }
 
 fn dynamic(tree: &Tree) -> String {

@@ -7,6 +7,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Output};
 use std::thread;
+use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, ensure};
 
@@ -19,15 +20,24 @@ pub fn output(command: &mut Command) -> Output {
 }
 
 fn try_output(command: &mut Command) -> io::Result<Output> {
+    let started = Instant::now();
     loop {
         match command.output() {
             // This process wrote the program. A child process that another thread started meanwhile
             // holds the descriptor until it calls `exec`, and as long nobody can run the program.
-            Err(error) if error.kind() == ErrorKind::ExecutableFileBusy => thread::yield_now(),
+            Err(error)
+                if error.kind() == ErrorKind::ExecutableFileBusy
+                    && started.elapsed() < PATIENCE =>
+            {
+                thread::yield_now();
+            }
             result => return result,
         }
     }
 }
+
+/// How long a program that was just written may be busy.
+const PATIENCE: Duration = Duration::from_secs(60);
 
 /// The root of the repository.
 pub fn repository() -> &'static Path {
