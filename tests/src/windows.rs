@@ -39,13 +39,18 @@ pub fn build(arguments: &[&str]) -> PathBuf {
     target_directory().join(TARGET).join("debug")
 }
 
-/// A command that runs a program for Windows.
+static PREFIX: LazyLock<PathBuf> = LazyLock::new(prefix);
+
+/// How many seconds a program for Windows may take.
+const SECONDS: &str = "600";
+
+/// A command that runs a program for Windows. Wine may wait forever for its server, so it ends with exit code 124 after ten
+/// minutes.
 ///
 /// # Panics
 /// Wine cannot be set up.
 pub fn wine(program: &Path) -> Command {
-    static PREFIX: LazyLock<PathBuf> = LazyLock::new(prefix);
-    let mut command = in_prefix("wine", &PREFIX);
+    let mut command = in_prefix(&["timeout", "--kill-after=10", SECONDS, "wine"], &PREFIX);
     command.arg(program);
     command
 }
@@ -56,13 +61,15 @@ pub fn wine(program: &Path) -> Command {
 /// the gigabyte from 0x7d005000 on, so that one start of about 8,000 finds the page taken. It then ends with exit code 1
 /// and, unless wine may write this message, without a word. The heap is never there if addresses are not random, which
 /// programs that this one starts inherit. Where a container forbids that, the message says what happened.
-fn in_prefix(program: &str, prefix: &Path) -> Command {
+fn in_prefix(words: &[&str], prefix: &Path) -> Command {
     let mut command = if has_fixed_addresses() {
         let mut command = Command::new("setarch");
-        command.args(["--addr-no-randomize", program]);
+        command.arg("--addr-no-randomize").args(words);
         command
     } else {
-        Command::new(program)
+        let mut command = Command::new(words[0]);
+        command.args(&words[1..]);
+        command
     };
     command.env("WINEPREFIX", prefix).env("WINEDEBUG", "-all,err+virtual");
     // Names of files are Unicode.
@@ -98,12 +105,12 @@ fn prefix() -> PathBuf {
         let unfinished = directory.join("unfinished");
         let _ = fs::remove_dir_all(&unfinished);
         fs::create_dir(&unfinished).unwrap();
-        let mut boot = in_prefix("wine", &unfinished);
+        let mut boot = in_prefix(&["timeout", SECONDS, "wine"], &unfinished);
         // Neither .NET nor a browser, nor menus of the desktop.
         boot.env("WINEDLLOVERRIDES", "mscoree,mshtml=;winemenubuilder.exe=d");
         run(boot.args(["wineboot", "--init"]));
         // The server writes the registry when it ends.
-        run(in_prefix("wineserver", &unfinished).arg("--wait"));
+        run(in_prefix(&["timeout", SECONDS, "wineserver"], &unfinished).arg("--wait"));
         let mut compiler = Command::new(COMPILER);
         compiler.args(["-shared", "-o"]);
         compiler.arg(unfinished.join("drive_c/windows/system32/bcryptprimitives.dll"));
@@ -112,7 +119,7 @@ fn prefix() -> PathBuf {
     }
     // A server that a program starts ends three seconds after the last program, and each start of a server takes two.
     // This one stays for a minute. It exits with 2 if one that was started here already runs.
-    let mut server = in_prefix("wineserver", &prefix);
+    let mut server = in_prefix(&["wineserver"], &prefix);
     server.arg("--persistent=60").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
     let status = server.status().unwrap();
     assert!(matches!(status.code(), Some(0 | 2)), "wine's server does not start: {status}");
@@ -163,7 +170,7 @@ mod tests {
 
     /// The address of the heap of a program for Windows.
     fn heap() -> String {
-        let mut program = wine(Path::new("cmd"));
+        let mut program = in_prefix(&["wine", "cmd"], &PREFIX);
         program.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut program = program.spawn().unwrap();
         // It runs when it greets.
