@@ -142,8 +142,11 @@ fn stopped(strace: &mut Child, trace: &Path, times: usize) -> Option<Pid> {
     for round in 1..=PATIENCE {
         let ended = strace.try_wait().unwrap().is_some();
         let text = fs::read_to_string(trace).unwrap_or_default();
-        if text.matches("stopped by SIGSTOP").count() > times {
-            return traced(strace);
+        // The list of children may lack one for a moment. Whoever then took it for ended would wait for it forever.
+        if text.matches("stopped by SIGSTOP").count() > times
+            && let Some(pid) = traced(strace)
+        {
+            return Some(pid);
         }
         if ended {
             return None;
