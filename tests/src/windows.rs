@@ -44,15 +44,47 @@ static PREFIX: LazyLock<PathBuf> = LazyLock::new(prefix);
 /// How many seconds a program for Windows may take.
 const SECONDS: &str = "600";
 
-/// A command that runs a program for Windows. Wine may wait forever for its server, so it ends with exit code 124 after ten
-/// minutes.
+/// A command that runs a program for Windows. If it takes ten minutes, it ends with exit code 124.
 ///
 /// # Panics
 /// Wine cannot be set up.
 pub fn wine(program: &Path) -> Command {
+    serve(&PREFIX);
     let mut command = in_prefix(&["timeout", "--kill-after=10", SECONDS, "wine"], &PREFIX);
     command.arg(program);
     command
+}
+
+/// Starts wine's server and the services of Windows, unless they run.
+///
+/// A server that a program starts ends three seconds after the last program, and each start of a server takes two. This one
+/// stays for a minute. The first program starts the services, which inherit its standard output: if that were a pipe, whoever
+/// reads it would wait until the server ends.
+fn serve(prefix: &Path) {
+    // Another test would start them as well.
+    let _lock = locked(prefix.parent().unwrap());
+    let run = |words: &[&str]| {
+        let mut command = in_prefix(words, prefix);
+        command.stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
+        command.status().unwrap()
+    };
+    let server = run(&["wineserver", "--persistent=60"]);
+    match server.code() {
+        Some(0) => {
+            let first = run(&["timeout", "--kill-after=10", SECONDS, "wine", "cmd", "/c", "exit"]);
+            assert!(first.success(), "wine runs no program: {first}");
+        }
+        // One that was started here already runs.
+        Some(2) => {}
+        _ => panic!("wine's server does not start: {server}"),
+    }
+}
+
+/// The lock on wine's directory, until it is dropped.
+fn locked(directory: &Path) -> File {
+    let lock = File::create(directory.join("lock")).unwrap();
+    lock.lock().unwrap();
+    lock
 }
 
 /// A command of wine, with the directory for what wine keeps about Windows.
@@ -88,7 +120,7 @@ fn has_fixed_addresses() -> bool {
     *WORKS
 }
 
-/// The directory for what wine keeps about Windows, while its server runs. It stays in the target directory, since
+/// The directory for what wine keeps about Windows. It stays in the target directory, since
 /// making it takes some seconds.
 fn prefix() -> PathBuf {
     let version = run(Command::new("wine").arg("--version").env("WINEDEBUG", "-all"));
@@ -98,9 +130,8 @@ fn prefix() -> PathBuf {
     let directory = target_directory().join("wine");
     fs::create_dir_all(&directory).unwrap();
     let prefix = directory.join(format!("{name}-{}", &added[..8]));
-    // Another test program would start a server as well, or make the same directory.
-    let lock = File::create(directory.join("lock")).unwrap();
-    lock.lock().unwrap();
+    // Another test program would make the same directory.
+    let _lock = locked(&directory);
     if !prefix.is_dir() {
         let unfinished = directory.join("unfinished");
         let _ = fs::remove_dir_all(&unfinished);
@@ -117,12 +148,6 @@ fn prefix() -> PathBuf {
         run(compiler.arg(&source).arg("-ladvapi32"));
         fs::rename(&unfinished, &prefix).unwrap();
     }
-    // A server that a program starts ends three seconds after the last program, and each start of a server takes two.
-    // This one stays for a minute. It exits with 2 if one that was started here already runs.
-    let mut server = in_prefix(&["wineserver"], &prefix);
-    server.arg("--persistent=60").stdin(Stdio::null()).stdout(Stdio::null()).stderr(Stdio::null());
-    let status = server.status().unwrap();
-    assert!(matches!(status.code(), Some(0 | 2)), "wine's server does not start: {status}");
     prefix
 }
 
@@ -170,6 +195,7 @@ mod tests {
 
     /// The address of the heap of a program for Windows.
     fn heap() -> String {
+        serve(&PREFIX);
         let mut program = in_prefix(&["wine", "cmd"], &PREFIX);
         program.stdin(Stdio::piped()).stdout(Stdio::piped());
         let mut program = program.spawn().unwrap();
