@@ -34,6 +34,8 @@ pub struct Removal {
     pub findings: Vec<Finding>,
     /// Whether something that stays has code for the chosen GPUs, or may have.
     pub may_serve: bool,
+    /// Whether something stays because its code is for other GPUs.
+    pub lacks_code: bool,
     /// Why something could not be read. It stays.
     pub unread: Vec<Error>,
 }
@@ -156,6 +158,8 @@ impl Removal {
             if !files.iter().any(|(_, target, _)| keep.matches(target)) {
                 let targets = BTreeSet::from_iter(files.iter().map(|(_, target, _)| *target));
                 self.left.extend(files.iter().map(|(path, ..)| prefix.join(path)));
+                // MIOpen's files have no code, but what was measured with it.
+                self.lacks_code |= &*database != "miopen";
                 let what = format!("all files of {database} ({})", files.len());
                 self.without_any(&prefix.join(copy), &what, "there are none", keep, targets);
                 continue;
@@ -185,7 +189,6 @@ impl Removal {
         for entry in host_files.filter(|entry| matches!(entry.node, Node::File { .. })) {
             let place = databases.recognise(&with_slashes(&entry.path)).map(|(_, place)| place);
             if let Some(Place::ForAll(ForAll::Merge(Merge::KernelCache))) = place {
-                self.may_serve = true;
                 let read = self.kernel_cache(&prefix.join(&entry.path), keep);
                 self.keep(read)?;
             }
@@ -227,6 +230,7 @@ impl Removal {
         let text = match kernel_cache::sizes(path)? {
             Ok(mut sizes) => {
                 let stays = |target: &str| target.parse().is_ok_and(|target| keep.matches(&target));
+                self.may_serve |= sizes.keys().any(|target| stays(target));
                 sizes.retain(|target, _| !stays(target));
                 if sizes.is_empty() {
                     return Ok(());
@@ -237,7 +241,10 @@ impl Removal {
                     list(sizes.keys())
                 )
             }
-            Err(unreadable) => format!("stays as it is: {}", unreadable.reason),
+            Err(unreadable) => {
+                self.may_serve = true;
+                format!("stays as it is: {}", unreadable.reason)
+            }
         };
         self.findings.push(Finding::new(Severity::Note, ids::UNCHANGED, path, text));
         Ok(())
@@ -293,6 +300,7 @@ impl Removal {
         for ((directory, name), group) in groups {
             let mut stays = group.stays(keep);
             if stays.is_empty() {
+                self.lacks_code = true;
                 let (what, there) = (format!("the archives of {name}"), group.targets());
                 self.without_any(&directory, &what, "there are none", keep, there);
                 continue;

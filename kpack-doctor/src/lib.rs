@@ -24,7 +24,7 @@ mod unused;
 
 use std::path::PathBuf;
 
-use kpack_core::{Error, ids};
+use kpack_core::{Error, Severity, ids};
 use kpack_wheel::Environment;
 
 use facts::Examination;
@@ -92,8 +92,12 @@ pub fn examine(paths: &[PathBuf], options: &Options) -> Result<Report, Error> {
 fn of_machine(options: &Options, nothing_found: Error) -> Result<Report, Error> {
     let machine = Machine::new(options);
     let findings = findings::of_machine(&machine);
+    // Without a GPU, the question is about another machine, and needs its GPU and a path.
+    let is_wrong = |found: &Diagnosis| {
+        found.finding.severity == Severity::Fault && found.finding.id != ids::NO_GPU
+    };
     match nothing_found {
-        Error::Refused { reason, .. } if findings::faults(&findings) > 0 => {
+        Error::Refused { reason, .. } if findings.iter().any(is_wrong) => {
             let mut report = Report::new(&machine, findings);
             report.verdict.push_str(&format!(" ({reason})"));
             Ok(report)

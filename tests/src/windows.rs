@@ -50,7 +50,8 @@ const SECONDS: &str = "600";
 /// Wine cannot be set up.
 pub fn wine(program: &Path) -> Command {
     serve(&PREFIX);
-    let mut command = in_prefix(&["timeout", "--kill-after=10", SECONDS, "wine"], &PREFIX);
+    let mut command =
+        in_prefix(&["timeout", "--foreground", "--kill-after=10", SECONDS, "wine"], &PREFIX);
     command.arg(program);
     command
 }
@@ -71,7 +72,16 @@ fn serve(prefix: &Path) {
     let server = run(&["wineserver", "--persistent=60"]);
     match server.code() {
         Some(0) => {
-            let first = run(&["timeout", "--kill-after=10", SECONDS, "wine", "cmd", "/c", "exit"]);
+            let first = run(&[
+                "timeout",
+                "--foreground",
+                "--kill-after=10",
+                SECONDS,
+                "wine",
+                "cmd",
+                "/c",
+                "exit",
+            ]);
             assert!(first.success(), "wine runs no program: {first}");
         }
         // One that was started here already runs.

@@ -162,11 +162,12 @@ pub(crate) fn listen_for(
     }
     drop(sender);
     let (mut last, mut ended) = (VecDeque::new(), None);
-    let (mut spoke, mut hung) = (Instant::now(), String::new());
+    // In looks, since somebody may stop all of it for a while.
+    let (mut silence, mut hung) = (Duration::ZERO, String::new());
     loop {
         match lines.recv_timeout(LOOK) {
             Ok((stream, line)) => {
-                spoke = Instant::now();
+                silence = Duration::ZERO;
                 let Some(line) = see(stream, &line) else { continue };
                 writeln!(&log.file, "{line}")?;
                 if last.len() == LAST_LINES {
@@ -181,14 +182,19 @@ pub(crate) fn listen_for(
                 {
                     break;
                 }
-                if !has_ended && hung.is_empty() && spoke.elapsed() >= limits.silence {
+                silence += LOOK;
+                if !has_ended && hung.is_empty() && silence >= limits.silence {
                     hung = format!(
-                        "; it printed nothing for {} seconds, and was killed with these processes:\n{}",
+                        "it printed nothing for {} seconds, and was killed with these processes:\n{}",
                         limits.silence.as_secs(),
                         processes::kill(child.id())
                     );
+                    silence = Duration::ZERO;
                     // If `ps` is missing.
                     let _ = child.kill();
+                } else if !hung.is_empty() && silence >= limits.last_words {
+                    // What waits in the kernel cannot be killed.
+                    bail!(Failed(format!("`{shown}` failed: {hung}")));
                 }
             }
             Err(RecvTimeoutError::Disconnected) => break,
@@ -198,7 +204,7 @@ pub(crate) fn listen_for(
     if !status.success() || !hung.is_empty() {
         let last = Vec::from(last).join("\n");
         bail!(Failed(format!(
-            "`{shown}` failed ({status}){hung}; the last lines of {}:\n{last}",
+            "`{shown}` failed ({status}); {hung}the last lines of {}:\n{last}",
             log.path.display()
         )));
     }

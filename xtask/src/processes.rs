@@ -21,6 +21,9 @@ pub(crate) fn kill(ancestor: u32) -> String {
         children.entry(parent).or_default().push((id, rest));
     }
     // It comes first: otherwise it might go on after the others have ended.
+    if children.is_empty() {
+        return "unknown: `ps` lists none".to_owned();
+    }
     let (mut text, mut ids, mut next) = (String::new(), vec![ancestor.to_string()], vec![ancestor]);
     while let Some(parent) = next.pop() {
         for (id, what) in children.remove(&parent).unwrap_or_default() {

@@ -20,15 +20,18 @@ Exit codes:
   0  success
   2  a name is not a GPU target")]
 pub(super) struct Arguments {
-    /// Names of targets, such as gfx1100, gfx90a:xnack+ or gfx9-4-generic. Default: all that kpack knows, without features
-    #[arg(value_name = "TARGET", value_delimiter = ',')]
+    /// Names of targets, such as gfx1100, gfx90a:xnack+ or gfx9-4-generic
+    #[arg(value_name = "TARGET", value_delimiter = ',', required_unless_present = "list")]
     names: Vec<String>,
+    /// List the processors and generic targets that kpack knows
+    #[arg(long, conflicts_with = "names")]
+    list: bool,
 }
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
-    if arguments.names.is_empty() {
+    if arguments.list {
         let mut known = Vec::from_iter(processors().map(str::to_owned));
-        // gfx90c before gfx1010, and generic targets last.
+        // gfx90c before gfx1010.
         known.sort_by_key(|name| (name.len(), name.clone()));
         output::names(&known)?;
         return Ok(ExitCode::SUCCESS);

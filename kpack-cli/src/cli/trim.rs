@@ -29,7 +29,8 @@ use crate::trim::{self, Options, TrimOutcome, TrimReport, TrimmedFile};
 /// smaller copy, and the other file stays as it is.
 ///
 /// If a file cannot be read or written, kpack names it and trims the others; the exit code is then 4. A named file of a kind
-/// that kpack cannot trim, such as text, makes it 3, unless another path has code, and so does code that is only for other GPUs. If another run trims the same files, this one waits for it.
+/// that kpack cannot trim, such as text, makes it 3, unless another path has code. It is also 3 if all code is for other GPUs. If
+/// another run trims the same files, this one waits for it.
 ///
 /// Only installing the files again brings the code back; `kpack doctor` prints the command. In a container, trim in the RUN
 /// that installs: a later layer makes an image larger.
@@ -43,7 +44,7 @@ Examples:
   The root of an image, for two GPUs:
     kpack trim --arch gfx942,gfx950 --root image /opt/rocm
 
-", exit_codes!("a path was rejected, or an option")))]
+", exit_codes!("a path was rejected, or an option, or all code is for other GPUs")))]
 pub(super) struct Arguments {
     /// Directories and files to trim
     #[arg(value_name = "PATH", required = true)]

@@ -19,6 +19,8 @@ pub(super) struct Found {
     codes: Vec<Code>,
     /// Whether some code may be for the chosen GPUs.
     may_serve: bool,
+    /// Whether some code is only for other GPUs.
+    lacks_code: bool,
 }
 
 /// What was found in a path.
@@ -40,7 +42,11 @@ impl Found {
                 (false, false) => Code::Unread,
             }
         });
-        let mut found = Self { codes: of_given.collect(), may_serve: plan.may_serve };
+        let mut found = Self {
+            codes: of_given.collect(),
+            may_serve: plan.may_serve,
+            lacks_code: plan.lacks_code,
+        };
         for finding in &plan.findings {
             found.raise(plan, finding.file(), Code::Some);
         }
@@ -58,11 +64,14 @@ impl Found {
             let name = &job.names[0];
             is_archive(name) || is_manifest(name) || plan.left.contains(name)
         };
-        self.may_serve |= match decision {
-            Decision::Nothing(why) => *why == NoCode::Whole && !is_decided(),
-            Decision::Stays(finding) => finding.id != ids::MISSING_TARGET,
-            _ => true,
-        };
+        match decision {
+            Decision::Stays(finding) if finding.id == ids::MISSING_TARGET => self.lacks_code = true,
+            Decision::Nothing(NoCode::Whole) => self.may_serve |= !is_decided(),
+            // Its archives may be elsewhere.
+            Decision::Nothing(NoCode::Split) => self.may_serve |= !plan.lacks_code,
+            Decision::Nothing(_) => {}
+            _ => self.may_serve = true,
+        }
         job.names.iter().for_each(|name| self.raise(plan, name, code));
     }
 
@@ -94,12 +103,13 @@ impl Found {
         planner: &TrimPlanner<'_>,
         plan: &TreePlan<'_>,
     ) -> Option<Error> {
-        let mut given = plan.given.iter().zip(&self.codes);
-        let (given, _) = given.find(|(_, code)| **code == Code::Some)?;
         let gpus = list(&planner.options.keep.gpus);
-        let text =
-            format!("there is no code for {gpus}, so nothing was trimmed; pass another `--arch`");
-        (!self.may_serve).then(|| Error::rejected(ids::MISSING_TARGET, &given.0, text))
+        let others = if plan.given.len() > 1 { " here or in the other paths" } else { "" };
+        let text = format!(
+            "there is no code for {gpus}{others}, so nothing is trimmed; pass another `--arch`"
+        );
+        let error = || Error::rejected(ids::MISSING_TARGET, &plan.given[0].0, text);
+        (self.lacks_code && !self.may_serve).then(error)
     }
 
     /// What to say of paths without code.

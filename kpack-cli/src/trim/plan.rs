@@ -75,6 +75,8 @@ pub(super) struct TreePlan<'a> {
     pub(super) left: BTreeSet<PathBuf>,
     /// Whether a file of a database or an archive that stays has code for the chosen GPUs, or may have.
     pub(super) may_serve: bool,
+    /// Whether one stays because its code is for other GPUs.
+    pub(super) lacks_code: bool,
     /// The names of each file that an earlier run may have changed before it was killed.
     pub(super) unfinished: Vec<Vec<PathBuf>>,
     /// What to say of all that.
@@ -254,7 +256,7 @@ impl TrimPlanner<'_> {
         errors: &mut Vec<Error>,
     ) -> Result<TreePlan<'p>, Error> {
         let (mut wholes, mut left, mut findings) = (Vec::new(), BTreeSet::new(), Vec::new());
-        let mut may_serve = false;
+        let (mut may_serve, mut lacks_code) = (false, false);
         for (given, inventory) in given.iter().zip(&tree.inventories) {
             let real = |path: &Path| self.root.follow(path);
             let keep = &self.options.keep;
@@ -266,11 +268,22 @@ impl TrimPlanner<'_> {
             findings.append(&mut removal.findings);
             errors.append(&mut removal.unread);
             may_serve |= removal.may_serve;
+            lacks_code |= removal.lacks_code;
         }
         let removed = wholes.iter().flat_map(|whole| &whole.files);
         let jobs = FileJob::all(tree, &removed.map(|removed| &*removed.path).collect());
         let unfinished = unfinished(tree, notes);
-        Ok(TreePlan { given, tree, wholes, jobs, left, may_serve, unfinished, findings })
+        Ok(TreePlan {
+            given,
+            tree,
+            wholes,
+            jobs,
+            left,
+            may_serve,
+            lacks_code,
+            unfinished,
+            findings,
+        })
     }
 
     /// What goes as a whole from a given path. Adds to the removal what else there is to say.

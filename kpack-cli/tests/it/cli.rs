@@ -388,7 +388,7 @@ fn every_command_has_the_same_options_of_output() {
         }
     }
     let tree = Tree::new();
-    for line in ["targets gfx942 --quiet --json", "list --nothing", "none", "list"] {
+    for line in ["targets gfx942 --quiet --json", "list --nothing", "none", "targets"] {
         let output = kpack(&tree, &words(line));
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(said.starts_with("kpack: error: "), "{line}: {said}");

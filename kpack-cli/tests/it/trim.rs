@@ -414,7 +414,7 @@ fn code_that_is_only_for_other_gpus_is_an_error() {
         let before = tree.snapshot();
         let run = kpack(&tree, &words("trim --arch gfx1201 prefix"));
         let said = String::from_utf8_lossy(&run.stderr).into_owned();
-        let error = "prefix: there is no code for gfx1201, so nothing was trimmed; pass another `--arch` [missing-target]";
+        let error = "prefix: there is no code for gfx1201, so nothing is trimmed; pass another `--arch` [missing-target]";
         assert_eq!((run.status.code(), said.matches(error).count()), (Some(3), 1), "{said}");
         assert_eq!(tree.snapshot(), before);
         // A module of which nothing goes any more is no reason.

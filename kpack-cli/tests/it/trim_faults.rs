@@ -157,7 +157,9 @@ fn two_runs_at_once_are_as_one_after_the_other() {
         });
         for run in runs {
             let said = run.wait_with_output().unwrap();
-            assert!(said.status.success(), "{paths:?}: {}", String::from_utf8_lossy(&said.stderr));
+            // For the second one, there may be no code any more.
+            let nothing = String::from_utf8_lossy(&said.stderr).contains("so nothing is trimmed");
+            assert!(said.status.success() || gpus[0] != gpus[1] && nothing, "{paths:?}: {said:?}");
         }
         // Whichever came first has the files of its GPU, all of them.
         let first = gpus.iter().find(|gpu| left(&tree, gpu).0 > 0);

@@ -13,6 +13,7 @@ use crate::publish::{self, StagedFile};
 use crate::report::{Outcome, Progress, Report};
 use crate::{Error, ids};
 use kpack_core::words::bytes;
+use kpack_format::TargetId;
 
 /// What the marker and its page, and what comes with the code, may take of the room of the former code, at most.
 const ROOM_OF_MARKER: u64 = 128 << 10;
@@ -21,6 +22,15 @@ impl MarkedBinary {
     /// The targets that an earlier run put back, and that a join with `code` does not.
     pub(super) fn dropped_by(&self, code: &ChosenCode) -> Vec<String> {
         self.joined.difference(code.targets()).cloned().collect()
+    }
+
+    /// Whether an earlier run put back all code that these options ask for.
+    pub(super) fn has_joined(&self, options: &JoinOptions) -> bool {
+        let joined = Vec::from_iter(self.joined.iter().filter_map(|id| id.parse().ok()));
+        let has = |gpu: &TargetId| joined.iter().any(|id: &TargetId| id.may_run_on(gpu));
+        let all = options.all_architectures.then(|| self.marker.code_ids.keys());
+        let mut all = all.into_iter().flatten();
+        options.architectures.iter().all(has) && all.all(|target| self.joined.contains(target))
     }
 
     /// Plans the joined binary.

@@ -95,17 +95,8 @@ fn attempt(
         };
         report.files.push(FileReport::new(path, outcome));
     }
-    // Without that, other split files of the prefix may need them.
-    let are_all = options.files.is_empty() && options.module.is_none();
     for directory in directories {
-        let remove = match directory.to_str().and_then(|path| shlex::try_quote(path).ok()) {
-            Some(path) if are_all && cfg!(unix) => {
-                format!("; if nothing else does, run `rm -r {path}`")
-            }
-            _ => "; remove them if no split file needs them".to_owned(),
-        };
-        let text =
-            format!("the archives in it stay, but the joined files do not need them{remove}");
+        let text = "the archives in it stay, but the joined files do not need them; remove them if no split file needs them";
         report.note(ids::UNCHANGED, &directory, text);
     }
     Ok(report)
@@ -220,17 +211,20 @@ fn choose(
     let (mut chosen, mut first_error) = (Vec::new(), None);
     for binary in binaries {
         let code = match ChosenCode::choose(&binary, options, lookup) {
-            // Nobody named it, and it has its code: a copy that an earlier run wrote elsewhere is away from the archives.
+            // A copy that an earlier run wrote elsewhere is away from the archives, and nobody named it.
             Err(error)
                 if options.files.is_empty()
-                    && !binary.joined.is_empty()
-                    && error.id() == ids::MISSING_ARCHIVE =>
+                    && error.id() == ids::MISSING_ARCHIVE
+                    && (binary.has_joined(options) || options.all_architectures)
+                    && !binary.joined.is_empty() =>
             {
-                let text = format!(
-                    "stays as it is, joined for {}, because the archive for another target is missing or elsewhere",
-                    list(&binary.joined)
-                );
-                report.warn(ids::MISSING_ARCHIVE, &binary.located.path, text);
+                if !binary.has_joined(options) {
+                    let text = format!(
+                        "stays as it is, joined for {}, because the archive for another target is missing or elsewhere",
+                        list(&binary.joined)
+                    );
+                    report.warn(ids::MISSING_ARCHIVE, &binary.located.path, text);
+                }
                 left_alone(binary.located.name, "its archives are not there", report);
                 first_error.get_or_insert(error);
                 continue;
