@@ -198,13 +198,14 @@ pub(super) fn database_roots<'d>(directory: &'d Path, reader: &Reader) -> Vec<&'
     roots
 }
 
-/// A file beside `needed_by` that has the name of a library of Linux with another version.
+/// A file beside `needed_by` that has the name of a library of Linux with another version. One with this very name was not found
+/// because no run path leads to it.
 pub(super) fn other_version(name: &str, needed_by: &Path) -> Option<PathBuf> {
     let (stem, _) = name.split_once(".so")?;
     let beside = files::list(placed(needed_by)?.parent()?).ok()?;
     beside.into_iter().find(|path| {
         let other = path.file_name().unwrap_or_default().to_string_lossy();
-        let rest = other.strip_prefix(stem);
+        let rest = other.strip_prefix(stem).filter(|_| other != name);
         rest.is_some_and(|rest| rest.starts_with(".so")) && path.is_file()
     })
 }

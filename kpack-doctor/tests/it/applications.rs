@@ -303,6 +303,27 @@ fn libraries_without_their_kernel_databases() {
     }
 }
 
+/// Given a library beside the one that needs it, which no run path leads to, then that is no other version of it.
+#[test]
+fn a_library_that_no_run_path_leads_to() {
+    let tree = Tree::new();
+    stub_library(&tree.path("lib/libneeded.so.1"), "", &[]);
+    stub_library(&tree.path("lib/libneeded.so.2"), "", &[]);
+    let library = FatLibrary::new().wrapper(Storage::Plain, [code(GPU, 1)]);
+    let needed = tree.path("lib/libneeded.so.1");
+    let library = library.flag("-Wl,--no-as-needed").flag(&needed);
+    library.build(&tree.path("lib/libvec.so")).unwrap();
+    let needs = "needs libneeded.so.1, which was not found";
+    let other = format!("{needs}; /tree/lib/libneeded.so.2 is another version");
+    for (gone, expected) in [("libneeded.so.1", &*other), ("libneeded.so.2", needs)] {
+        let (path, hidden) = (tree.path("lib").join(gone), tree.path("hidden"));
+        fs::rename(&path, &hidden).unwrap();
+        let said = faults(&tree, "lib/libvec.so", Counts::Machine);
+        fs::rename(&hidden, &path).unwrap();
+        assert!(said.contains(&format!(" {expected}; install the package")), "{gone}: {said}");
+    }
+}
+
 /// A loader of another version is there under another name, or lacks functions.
 #[test]
 fn loaders_of_other_versions() {
