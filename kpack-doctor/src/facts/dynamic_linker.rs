@@ -95,12 +95,37 @@ pub(crate) fn libraries(
     path: &Path,
     image: &Image<File>,
     scope: Option<&Scope>,
+    inherited: &[PathBuf],
 ) -> Result<Loading, Error> {
-    let found = or_refused(libraries_of(path, image, scope))?;
+    let found = or_refused(libraries_of(path, image, scope, inherited))?;
     Ok(found.unwrap_or_else(|found| Loading::Fails(found.text)))
 }
 
-fn libraries_of(path: &Path, image: &Image<File>, scope: Option<&Scope>) -> Result<Loading, Error> {
+/// The directories of the DT_RPATH of the program at `path`, which libraries inherit if it loads them by name and they have no run
+/// path; none if the file is a library.
+///
+/// # Errors
+/// [`Error::Io`] if the file cannot be read.
+pub(crate) fn rpath_of_program(path: &Path, image: &Image<File>) -> Result<Vec<PathBuf>, Error> {
+    let read = || Ok((interpreter(image)?, Needs::read(image)?));
+    let read = read().map_err(|error| binary_error(path, error));
+    let Ok((Some(_), Some(Needs { rpath: Some(rpath), runpath: None, .. }))) = or_refused(read)?
+    else {
+        return Ok(Vec::new());
+    };
+    let real = path.canonicalize().map_err(|e| Error::io(path, "find", e))?;
+    let origin = real.parent().unwrap_or(Path::new("/"));
+    let search = Search::new(Host::of(image.machine), None, &[])?;
+    // Nobody has too many directories on purpose.
+    Ok(search.directories(&rpath, b":", origin).unwrap_or_default())
+}
+
+fn libraries_of(
+    path: &Path,
+    image: &Image<File>,
+    scope: Option<&Scope>,
+    inherited: &[PathBuf],
+) -> Result<Loading, Error> {
     let unknown = |why: String| Ok(Loading::Unknown(why));
     let host = Host::of(image.machine);
     if host.name != env::consts::ARCH {
@@ -128,6 +153,8 @@ fn libraries_of(path: &Path, image: &Image<File>, scope: Option<&Scope>) -> Resu
     if let Some(why) = not_of_glibc(linker)? {
         return unknown(why);
     }
+    // Programs do not load programs.
+    let inherited = if interpreter.is_none() { inherited } else { &[] };
     // A program is loaded from its real directory; a library from the one where it was found.
     let real = match interpreter {
         Some(_) => path.canonicalize(),
@@ -152,7 +179,7 @@ fn libraries_of(path: &Path, image: &Image<File>, scope: Option<&Scope>) -> Resu
             [variable("LD_PRELOAD"), without_comments(&listed)]
         }
     };
-    let mut search = Search::new(host, scope)?;
+    let mut search = Search::new(host, scope, inherited)?;
     let found = search.all(&real, main, &variable("LD_LIBRARY_PATH"), &preloaded);
     Ok(match found {
         Ok(()) => Loading::Listed(search.listed),
@@ -251,6 +278,8 @@ const MAX_PATH: usize = 4096;
 struct Search<'s> {
     host: Host,
     scope: Option<&'s Scope>,
+    /// The DT_RPATH that libraries without a run path inherit from the program that loads them by name.
+    inherited: Vec<PathBuf>,
     lib: String,
     /// The main file, then the libraries.
     objects: Vec<Object>,
@@ -265,9 +294,11 @@ struct Search<'s> {
 }
 
 impl<'s> Search<'s> {
-    fn new(host: Host, scope: Option<&'s Scope>) -> Result<Self, Error> {
+    fn new(host: Host, scope: Option<&'s Scope>, inherited: &[PathBuf]) -> Result<Self, Error> {
+        let of_scope = scope.map(|scope| scope.inherited.as_slice()).unwrap_or_default();
         Ok(Self {
             scope,
+            inherited: [of_scope, inherited].concat(),
             lib: host.lib(),
             objects: Vec::new(),
             names: HashMap::new(),
@@ -431,7 +462,7 @@ impl<'s> Search<'s> {
         } else {
             (cached, &self.default_directories[..])
         };
-        let inherited = self.scope.filter(|_| has_rpath).map(|scope| &scope.inherited);
+        let inherited = has_rpath.then_some(&self.inherited);
         let first = parents
             .flat_map(|object| &object.rpath)
             .chain(inherited.into_iter().flatten())
@@ -719,7 +750,7 @@ mod tests {
         let own = env::current_exe().unwrap();
         for path in built.map(|name| tree.path(name)).into_iter().chain([own]) {
             let image = Image::read_loaded(input::open(&path).unwrap()).unwrap();
-            let Loading::Listed(found) = libraries(&path, &image, None).unwrap() else {
+            let Loading::Listed(found) = libraries(&path, &image, None, &[]).unwrap() else {
                 panic!("{path:?}");
             };
             let said = Command::new("ldd").arg(&path).output().unwrap().stdout;

@@ -118,7 +118,7 @@ impl PythonEnvironment {
             if only.as_ref().is_some_and(|only| !linked.path.starts_with(only)) {
                 continue;
             }
-            let mut process = Process::of_binary(&linked, own.as_ref(), reader)?;
+            let mut process = Process::of_binary(&linked, own.as_ref(), &[], reader)?;
             // Packages load libraries of each other before, and installers tell which packages are missing.
             process.lacking = Lacking::default();
             processes.push(process);

@@ -108,9 +108,37 @@ pub fn libraries(
     image: &host::Image<File>,
     scope: Option<&Scope>,
 ) -> Result<Loading, Error> {
+    libraries_with(path, image, scope, &[])
+}
+
+/// The same for a file that may be a library which a program with these directories in its DT_RPATH loads by name.
+///
+/// # Errors
+/// [`Error::Io`] if a file cannot be read.
+pub(crate) fn libraries_with(
+    path: &Path,
+    image: &host::Image<File>,
+    scope: Option<&Scope>,
+    inherited: &[PathBuf],
+) -> Result<Loading, Error> {
     match image {
-        host::Image::Elf(image) => dynamic_linker::libraries(path, image, scope),
+        host::Image::Elf(image) => dynamic_linker::libraries(path, image, scope, inherited),
         host::Image::Pe(image) => dll_search::libraries(path, image, scope),
+    }
+}
+
+/// The directories that libraries inherit from the program at `path` if it loads them by name; none if it is a library.
+///
+/// # Errors
+/// [`Error::Io`] if the file cannot be read.
+pub(crate) fn inherited_from(
+    path: &Path,
+    image: &host::Image<File>,
+) -> Result<Vec<PathBuf>, Error> {
+    match image {
+        host::Image::Elf(image) => dynamic_linker::rpath_of_program(path, image),
+        // Windows has no run paths.
+        host::Image::Pe(_) => Ok(Vec::new()),
     }
 }
 

@@ -69,7 +69,9 @@ impl Examination {
         let examined = if paths.is_empty() {
             vec![likely(&reader)?]
         } else {
-            paths.iter().map(|path| Examined::at(path, &reader)).collect::<Result<_, _>>()?
+            let inherited = process::inherited_from_programs(paths)?;
+            let examined = paths.iter().map(|path| Examined::at(path, &inherited, &reader));
+            examined.collect::<Result<_, _>>()?
         };
         Ok(Self { machine, examined, root })
     }
@@ -131,7 +133,8 @@ struct Examined {
 }
 
 impl Examined {
-    fn at(path: &Path, reader: &Reader) -> Result<Self, Error> {
+    /// What is at `path`. Libraries inherit these directories from other programs that are examined.
+    fn at(path: &Path, inherited: &[PathBuf], reader: &Reader) -> Result<Self, Error> {
         if path.is_dir()
             && let Some(found) = PythonEnvironment::read(path, None, reader)?
         {
@@ -139,7 +142,7 @@ impl Examined {
             let is_root = std::path::absolute(path).is_ok_and(|at| at == found.0.installed.root);
             let is_more = is_root && !path.join("pyvenv.cfg").is_file();
             let mut processes = if is_more {
-                or_refused(Process::at(path, reader))?.unwrap_or_default()
+                or_refused(Process::at(path, inherited, reader))?.unwrap_or_default()
             } else {
                 Vec::new()
             };
@@ -157,7 +160,7 @@ impl Examined {
         {
             return Ok(Self { environment: Some(found), ..Self::default() });
         }
-        Ok(Self { processes: Process::at(path, reader)?, ..Self::default() })
+        Ok(Self { processes: Process::at(path, inherited, reader)?, ..Self::default() })
     }
 
     /// Whether there is anything with device code.
@@ -181,7 +184,7 @@ fn likely(reader: &Reader) -> Result<Examined, Error> {
             let processes = process::in_libraries(place, reader)?;
             Examined { processes, ..Examined::default() }
         } else {
-            match Examined::at(place, reader) {
+            match Examined::at(place, &[], reader) {
                 Err(Error::Refused { .. }) => Examined::default(),
                 examined => examined?,
             }

@@ -7,11 +7,12 @@ use kpack::internal::ShimMode;
 use kpack_core::{Error, files, ids};
 use kpack_format::TargetId;
 use kpack_split::elf::DeviceCode;
-use kpack_split::input::{self, FileKind, LinkedBinary, Prefix, or_refused};
+use kpack_split::host;
+use kpack_split::input::{self, FileKind, LinkedBinary, Prefix, binary_error, or_refused};
 
 use super::binary::{Binary, Form, real};
 use super::lacking::Lacking;
-use super::libraries::{self, Loading};
+use super::libraries::{Loading, inherited_from, libraries_with};
 use super::machine::Reader;
 use super::runtime::{HipRuntime, Runtime, shim};
 
@@ -47,13 +48,15 @@ impl Process {
     }
 
     /// The process that loads `linked`, with the HIP runtime `other` if the dynamic linker would find none: a program
-    /// can load one before.
+    /// can load one before. A library inherits these directories from such a program.
     pub(crate) fn of_binary(
         linked: &LinkedBinary,
         other: Option<&HipRuntime>,
+        inherited: &[PathBuf],
         reader: &Reader,
     ) -> Result<Self, Error> {
-        let loading = libraries::libraries(&linked.path, &linked.image, reader.scope.as_ref())?;
+        let scope = reader.scope.as_ref();
+        let loading = libraries_with(&linked.path, &linked.image, scope, inherited)?;
         let mut process = Self::new(&linked.path, &loading, reader, false)?;
         if let (Runtime::Missing(_) | Runtime::None, Some(other)) = (&process.runtime, other) {
             process.runtime = Runtime::Found(other.clone());
@@ -117,11 +120,15 @@ impl Process {
     }
 
     /// The processes that `path` stands for: a file with its libraries, or every binary with device code
-    /// in a prefix.
-    pub(crate) fn at(path: &Path, reader: &Reader) -> Result<Vec<Self>, Error> {
+    /// in a prefix. Libraries inherit these directories from other programs that are examined.
+    pub(crate) fn at(
+        path: &Path,
+        inherited: &[PathBuf],
+        reader: &Reader,
+    ) -> Result<Vec<Self>, Error> {
         let metadata = path.metadata().map_err(|e| Error::io(path, "read", e))?;
         if metadata.is_dir() {
-            return in_prefix(path, reader);
+            return in_prefix(path, inherited, reader);
         }
         let file = input::open(path)?;
         if input::identify(path, &file)? != Some(FileKind::Linked) {
@@ -130,7 +137,7 @@ impl Process {
             return Err(Error::rejected(ids::UNKNOWN_FILE, path, text));
         }
         let linked = LinkedBinary::read(path, file)?;
-        let loading = libraries::libraries(path, &linked.image, reader.scope.as_ref())?;
+        let loading = libraries_with(path, &linked.image, reader.scope.as_ref(), inherited)?;
         let mut process = Self::new(path, &loading, reader, true)?;
         process.add(&linked, reader)?;
         if let Loading::Listed(libraries) = &loading {
@@ -145,26 +152,77 @@ impl Process {
     }
 }
 
-fn in_prefix(path: &Path, reader: &Reader) -> Result<Vec<Process>, Error> {
-    let mut processes = Vec::new();
+/// The directories that libraries inherit from the programs among these files. The caller names a library with the program that
+/// loads it.
+pub(crate) fn inherited_from_programs(paths: &[PathBuf]) -> Result<Vec<PathBuf>, Error> {
+    let mut inherited = Vec::new();
+    for path in paths.iter().filter(|path| paths.len() > 1 && path.is_file()) {
+        let image = host::Image::read(input::open(path)?);
+        // What is no program is examined later.
+        if let Ok(image) = or_refused(image.map_err(|error| binary_error(path, error)))? {
+            inherited.extend(inherited_from(path, &image)?);
+        }
+    }
+    Ok(inherited)
+}
+
+/// A program of a prefix.
+struct Program {
+    /// The directories that libraries inherit from it.
+    inherited: Vec<PathBuf>,
+    /// The directories with libraries that it may load, without symbolic links: its own, and those that it searches.
+    near: Vec<PathBuf>,
+}
+
+impl Program {
+    fn of(linked: &LinkedBinary) -> Result<Option<Self>, Error> {
+        let inherited = inherited_from(&linked.path, &linked.image)?;
+        if inherited.is_empty() {
+            return Ok(None);
+        }
+        let real = real(&linked.path);
+        let near = real.parent().into_iter().chain(inherited.iter().map(PathBuf::as_path));
+        let near = near.filter_map(|directory| directory.canonicalize().ok()).collect();
+        Ok(Some(Self { inherited, near }))
+    }
+
+    /// Whether it may load the library at this path: a prefix such as `/usr` has programs that have nothing to do with each other.
+    fn may_load(&self, library: &Path) -> bool {
+        let library = real(library);
+        self.near.iter().any(|directory| library.starts_with(directory))
+    }
+}
+
+fn in_prefix(path: &Path, inherited: &[PathBuf], reader: &Reader) -> Result<Vec<Process>, Error> {
+    let (mut found, mut programs) = (Vec::new(), Vec::new());
     for linked in Prefix::new(path)?.reachable_binaries()? {
         let linked = match or_refused(linked)? {
             Ok(linked) => linked,
-            Err(found) => {
-                processes.push(Process::refused(found.file(), found.text.clone()));
+            Err(refused) => {
+                found.push(Err(Process::refused(refused.file(), refused.text.clone())));
                 continue;
             }
         };
-        if let DeviceCode::None(_) = linked.code {
-            continue;
+        programs.extend(Program::of(&linked)?);
+        if !matches!(linked.code, DeviceCode::None(_)) {
+            found.push(Ok(linked.close()?));
         }
-        processes.push(Process::of_binary(&linked, None, reader)?);
     }
-    if processes.is_empty() {
-        Err(Error::rejected(ids::NO_DEVICE_CODE, path, "no binary with device code is in it"))
-    } else {
-        Ok(processes)
+    if found.is_empty() {
+        let text = "no binary with device code is in it";
+        return Err(Error::rejected(ids::NO_DEVICE_CODE, path, text));
     }
+    let processes = found.into_iter().map(|found| match found {
+        Ok(closed) => {
+            let linked = closed.open()?;
+            let own = programs.iter().filter(|program| program.may_load(&linked.path));
+            let own = own.flat_map(|program| &program.inherited);
+            let inherited = Vec::from_iter(inherited.iter().chain(own).cloned());
+            Process::of_binary(&linked, None, &inherited, reader)
+        }
+        Err(refused) => Ok(refused),
+    });
+    processes.collect()
 }
 
 /// The processes of ROCm's libraries in a directory that has those of the whole distribution.
@@ -193,7 +251,7 @@ pub(crate) fn in_libraries(directory: &Path, reader: &Reader) -> Result<Vec<Proc
             }
         };
         if !matches!(linked.code, DeviceCode::None(_)) {
-            processes.push(Process::of_binary(&linked, None, reader)?);
+            processes.push(Process::of_binary(&linked, None, &[], reader)?);
         }
     }
     Ok(processes)

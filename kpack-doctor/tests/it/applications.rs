@@ -33,6 +33,10 @@ enum Counts {
 }
 
 fn report_of(tree: &Tree, program: &str, counts: Counts) -> Report {
+    report_of_all(tree, &[program], counts)
+}
+
+fn report_of_all(tree: &Tree, paths: &[&str], counts: Counts) -> Report {
     let mut options = Options::default();
     options.targets = vec![GPU.parse().unwrap()];
     options.system = tree.path("system");
@@ -40,7 +44,8 @@ fn report_of(tree: &Tree, program: &str, counts: Counts) -> Report {
         let directory = Some(tree.path("app"));
         options.scope = Some(Scope { directory, ..Scope::default() });
     }
-    examine(&[tree.path(program)], &options).unwrap()
+    let paths = Vec::from_iter(paths.iter().map(|path| tree.path(path)));
+    examine(&paths, &options).unwrap()
 }
 
 /// The findings that are at least this severe, each with its ID and what to do.
@@ -301,6 +306,56 @@ fn libraries_without_their_kernel_databases() {
         let notes = found(&report, Severity::Note, &tree).join("\n");
         assert!(!notes.contains("missing-database"), "{notes}");
     }
+}
+
+/// Given a library without a run path that a program loads by name, then it finds others through the program's DT_RPATH, if the
+/// caller names both files, or their directory.
+#[test]
+fn libraries_that_programs_load_by_name() {
+    let tree = Tree::new();
+    let hip = "libamdhip64.so.7";
+    stub_library(&tree.path("app/lib").join(hip), "", &[]);
+    tree.write("main.c", "int main(void) { return 0; }");
+    fs::create_dir_all(tree.path("app/bin")).unwrap();
+    for (name, flags) in [
+        ("program", "-Wl,--disable-new-dtags,-rpath,$ORIGIN/../lib"),
+        ("new", "-Wl,--enable-new-dtags,-rpath,$ORIGIN/../lib"),
+        ("none", "-Wl,--enable-new-dtags"),
+    ] {
+        let mut cc = Command::new("cc");
+        cc.args(["main.c", flags, "-o"]).arg(tree.path("app/bin").join(name));
+        run(cc.current_dir(tree.root()));
+    }
+    let plugin = "app/bin/libplugin.so";
+    let library = FatLibrary::new().wrapper(Storage::Plain, [code(GPU, 1)]);
+    let linked = library.clone().flag("-Wl,--no-as-needed").flag(tree.path("app/lib").join(hip));
+    linked.build(&tree.path(plugin)).unwrap();
+
+    let faults = |paths: &[&str]| {
+        let report = report_of_all(&tree, paths, Counts::Machine);
+        found(&report, Severity::Fault, &tree).join("\n")
+    };
+    for paths in [&[PROGRAM, plugin][..], &[plugin, PROGRAM], &["app"], &["app/bin"]] {
+        assert_eq!(faults(paths), "", "{paths:?}");
+    }
+    let is_missing = |said: &str, by: &str| {
+        let missing = format!("/tree/{by} needs {hip}, which was not found");
+        assert!(said.contains(&missing) && !said.contains("another version"), "{said}");
+    };
+    for paths in [&[plugin][..], &["app/bin/new", plugin], &["app/bin/none", plugin]] {
+        is_missing(&faults(paths), plugin);
+    }
+    // A library with a run path inherits none.
+    let linked = library.linked_with(tree.path("app/lib").join(hip), "$ORIGIN/elsewhere");
+    linked.flag("-Wl,--enable-new-dtags").build(&tree.path("app/lib/libown.so")).unwrap();
+    is_missing(&faults(&[PROGRAM, "app/lib/libown.so"]), "app/lib/libown.so");
+    fs::remove_file(tree.path("app/lib/libown.so")).unwrap();
+    // Other programs of a prefix do not load a library that is not where they search.
+    let elsewhere = "app/share/libplugin.so";
+    fs::create_dir_all(tree.path("app/share")).unwrap();
+    fs::copy(tree.path(plugin), tree.path(elsewhere)).unwrap();
+    is_missing(&faults(&["app"]), elsewhere);
+    assert_eq!(faults(&[PROGRAM, elsewhere]), "");
 }
 
 /// Given a library beside the one that needs it, which no run path leads to, then that is no other version of it.
