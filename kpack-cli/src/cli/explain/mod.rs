@@ -40,14 +40,13 @@ pub(super) struct Arguments {
 
 pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     // As in "exit code 3", which is how messages of build systems name it.
-    let words = arguments.ids.iter().flat_map(|id| id.split_whitespace());
-    let words = words.filter(|word| !["exit", "code", "exit-code"].contains(word));
-    let words = Vec::from_iter(words);
+    let mut words = Vec::from_iter(arguments.ids.iter().flat_map(|id| id.split_whitespace()));
+    let is_exit_code = words.first() == Some(&"code")
+        || words.iter().any(|word| ["exit", "exit-code"].contains(word));
+    words.retain(|word| !is_exit_code || !["exit", "code", "exit-code"].contains(word));
     if words.is_empty() && !arguments.ids.is_empty() {
         return Err(Error::usage("name the exit code as well, as in `kpack explain 3`"));
     }
-    let is_exit_code =
-        words.len() < arguments.ids.iter().flat_map(|id| id.split_whitespace()).count();
     let each = words.iter().map(|word| match known(word) {
         Err(error) if !is_exit_code => {
             ProgramError::find(word).map(Explained::Program).ok_or(error)
@@ -58,7 +57,10 @@ pub(super) fn run(arguments: &Arguments) -> Result<ExitCode, Error> {
     let whole = || ProgramError::find(&words.join(" ")).filter(|_| !is_exit_code);
     let chosen: Vec<Explained> = match each.collect::<Result<_, _>>() {
         Ok(chosen) => chosen,
-        Err(error) => vec![whole().map(Explained::Program).ok_or(error)?],
+        Err(error) => match whole() {
+            Some(program) => vec![Explained::Program(program)],
+            None => vec![in_message(&words).ok_or(error)?],
+        },
     };
     if print().json {
         let all = || catalogue::entries().map(Explained::finding).collect();
@@ -121,9 +123,15 @@ impl Explained {
     }
 }
 
+/// The explanation of the ID at the end of one of kpack's messages.
+fn in_message(words: &[&str]) -> Option<Explained> {
+    words.iter().rfind(|word| word.starts_with('[')).and_then(|word| known(word).ok())
+}
+
 /// Whether `kpack explain TEXT` explains something.
 pub(super) fn knows(text: &str) -> bool {
     ProgramError::find(text).is_some()
+        || in_message(&Vec::from_iter(text.split_whitespace())).is_some()
         || !text.is_empty() && text.split_whitespace().all(|word| known(word).is_ok())
 }
 

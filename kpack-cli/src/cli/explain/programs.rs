@@ -79,8 +79,9 @@ impl ProgramError {
         let other = TEXTS.iter().find(|(words, _)| has(words)).map(|(_, error)| *error);
         // A number alone, or after the word `error`.
         let mut words = text.split([' ', ':', '(', ')']).filter(|word| !word.is_empty());
-        let number =
-            words.next_back().filter(|_| words.all(|word| ["error", "hip"].contains(&word)));
+        let number = words
+            .next_back()
+            .filter(|_| words.all(|word| ["error", "hip", "code"].contains(&word)));
         let named = Vec::from_iter(text.split(|c: char| !c.is_alphanumeric() && c != '_'));
         let is_it = |known: &&Self| {
             number == Some(&*known.code.to_string())
