@@ -8,7 +8,8 @@ use kpack_core::files::{FileKind, identify};
 use kpack_format::unstable::spelling;
 use kpack_split::input::open;
 
-use super::words::{self, DRY_RUN, HARMLESS, Intent, Role};
+use super::plan::free;
+use super::words::{self, Flag, Intent, Role};
 
 /// A file or directory that is there.
 #[derive(Debug, Clone, PartialEq, Eq)]
@@ -54,8 +55,17 @@ pub(super) enum Kind {
     Zip,
 }
 
+/// What of a description is wanted.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Filter {
+    /// The targets alone.
+    Targets,
+    /// Targets by their sizes, the largest first.
+    Largest,
+}
+
 /// What arguments contain.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, Clone)]
 pub(super) struct Given {
     /// The commands that are typed, such as `wheel` and `split`.
     pub(super) commands: Vec<String>,
@@ -67,6 +77,13 @@ pub(super) struct Given {
     /// Whether the code for these targets is to go, instead of that for the others.
     pub(super) removes: bool,
     pub(super) output: Option<String>,
+    /// The file that the output is to be packed into.
+    pub(super) packing: Option<String>,
+    pub(super) filter: Option<Filter>,
+    /// Whether the output is to have no code for GPUs.
+    pub(super) host_only: bool,
+    /// Whether a copy of what changes is to stay.
+    pub(super) keeps_original: bool,
     /// Whether the output is called a directory.
     pub(super) into_directory: bool,
     pub(super) against: Option<String>,
@@ -115,7 +132,17 @@ impl Given {
         }
         given.settle();
         // kpack writes directories, which other programs pack.
-        given.output = given.output.map(|output| without_packing(&output).to_owned());
+        let package = |output| match given.intent {
+            Some(Intent::Split) => {
+                [".deb", ".rpm"].iter().find_map(|end| str::strip_suffix(output, end))
+            }
+            _ => None,
+        };
+        let packed = |output| without_packing(output).or_else(|| package(output));
+        if let Some(name) = given.output.as_deref().and_then(packed) {
+            let directory = free(&format!("{name}-dist"));
+            given.packing = given.output.replace(directory);
+        }
         given
     }
 
@@ -149,7 +176,8 @@ impl Given {
         }
         let intent = words::intent(word);
         let is_path = word.contains(['/', '.']);
-        if is_first && !(exists && is_path) && self.intent.is_none() && intent.is_some() {
+        let names_path = exists && (is_path || !self.commands.is_empty());
+        if is_first && !names_path && self.intent.is_none() && intent.is_some() {
             self.word = Some(word.to_owned());
             self.intent = intent;
         } else if exists {
@@ -174,8 +202,10 @@ impl Given {
             None if !word.starts_with("--")
                 && word[1..].ends_with(|c: char| c.is_ascii_digit()) =>
             {
-                let end = word.trim_end_matches(|c: char| c.is_ascii_digit()).len();
-                (&word[..end], Some(&word[end..]))
+                match word.trim_end_matches(|c: char| c.is_ascii_digit()).len() {
+                    1 => (word, None),
+                    end => (&word[..end], Some(&word[end..])),
+                }
             }
             None => (word, None),
         };
@@ -195,12 +225,19 @@ impl Given {
         if known.is_none() && has_command && !self.unknown.iter().any(|known| known == option) {
             self.unknown.push(option.to_owned());
         }
-        if known.is_none() && HARMLESS.contains(&&*name) {
-            return 0;
+        if known.is_none()
+            && let Some(taken) = self.read_format(&name, single, taken)
+        {
+            return taken;
         }
-        if DRY_RUN.contains(&&*name) {
-            self.only_says = true;
-            return 0;
+        let flag = words::flag(&name);
+        match flag.filter(|flag| known.is_none() || *flag == Flag::DryRun) {
+            None => {}
+            Some(Flag::Native) if !self.intent.is_some_and(Intent::writes) => {}
+            Some(flag) => {
+                self.read_flag(flag);
+                return 0;
+            }
         }
         if known.is_none() && single == Some("json") {
             self.options.push(vec!["--json".to_owned()]);
@@ -215,13 +252,21 @@ impl Given {
             {
                 Some(Role::Output)
             }
+            // As with make and git.
+            Some(Role::Output)
+                if option == "-C"
+                    && !matches!(self.intent, Some(Intent::Extract | Intent::Install))
+                    && single.is_some_and(|single| Path::new(single).is_dir()) =>
+            {
+                Some(Role::Input)
+            }
             role => role,
         };
         match (role, single) {
             (Some(role @ (Role::Targets | Role::Removed)), Some(single)) => {
                 let of = |word: &str| match word {
                     "all" => Some(Vec::new()),
-                    "native" => Some(vec![word.to_owned()]),
+                    word if words::is_native(word) => Some(vec!["native".to_owned()]),
                     word => targets(word),
                 };
                 let mut values = 0;
@@ -290,6 +335,8 @@ impl Given {
                 name.len() > 1 && intent.replaces() && self.intent != Some(*intent)
             }),
         };
+        let meant = self.intent.and_then(|intent| kpack.find_subcommand(words::command(intent)));
+        let known = known.or_else(|| meant.and_then(|command| find(command, option)));
         if let Some(intent) = verb.filter(|_| known.is_none()) {
             self.intent = Some(intent);
             return 0;
@@ -311,6 +358,54 @@ impl Given {
         usize::from(has_command && value.is_none() && next.is_some_and(is_value))
     }
 
+    fn read_flag(&mut self, flag: Flag) {
+        match flag {
+            Flag::Backup => self.keeps_original = true,
+            Flag::DryRun => self.only_says = true,
+            Flag::ForPrograms => self.options.push(vec!["--json".to_owned()]),
+            Flag::Harmless => {}
+            Flag::HostOnly => {
+                self.host_only = true;
+                self.intent = self.intent.or(Some(Intent::Trim));
+            }
+            Flag::Native => self.targets.push("native".to_owned()),
+        }
+    }
+
+    /// Reads an option that says how to print: by a template, in a form or in an order. Returns how many words it takes.
+    fn read_format(&mut self, name: &str, value: Option<&str>, taken: usize) -> Option<usize> {
+        const TARGETS: &[&str] = &["target", "arch", "gfx", "gpu"];
+        let value = value.unwrap_or_default().to_lowercase();
+        let is_about = |text: &str, words: &[&str]| words.iter().any(|word| text.contains(word));
+        let is_only = name.starts_with("only-") || name.ends_with("-only");
+        if is_only && is_about(name, TARGETS) && targets(&value).is_none() {
+            self.filter = Some(Filter::Targets);
+            return Some(0);
+        }
+        if value.is_empty() || !(words::is_format(name) || name == "f" && value.contains('{')) {
+            return None;
+        }
+        if name.starts_with("sort") {
+            let by_size = is_about(&value, &["size", "bytes"]).then_some(Filter::Largest);
+            self.filter = self.filter.or(by_size);
+        } else if is_about(&value, TARGETS) {
+            self.filter = Some(Filter::Targets);
+        } else if !is_about(&value, &["human", "plain", "table", "text"]) {
+            self.options.push(vec!["--json".to_owned()]);
+        }
+        Some(taken)
+    }
+
+    /// Finds inputs in a directory among what is left.
+    fn take_inside(&mut self, directory: &Path) {
+        let inside = |word: &str| directory.join(word.trim_start_matches('/'));
+        let (found, rest) =
+            self.rest.drain(..).partition::<Vec<_>, _>(|word| inside(word).exists());
+        self.rest = rest;
+        let found = found.into_iter().map(|path| Input { kind: Kind::of(&inside(&path)), path });
+        self.inputs.extend(found);
+    }
+
     /// Finds the output among what is left.
     fn settle(&mut self) {
         self.targets.dedup();
@@ -318,14 +413,18 @@ impl Given {
             self.removes = true;
             self.intent = Some(Intent::Trim);
         }
-        self.is_doubtful |= self.removes && self.keeps;
+        let is_native = self.targets.iter().any(|target| target == "native");
+        self.is_doubtful |= self.removes && (self.keeps || is_native);
+        // Archives have the code that is to go.
+        let is_archive = |output: &String| output.ends_with(".kpack");
+        self.is_doubtful |= self.host_only && self.output.as_ref().is_some_and(is_archive);
         let has_prefix = self.prefix.is_some();
+        let root = self.options.iter().find(|words| words[0] == "--root");
+        if let Some(root) = root.and_then(|words| words.get(1)).cloned() {
+            self.take_inside(root.as_ref());
+        }
         if let Some(prefix) = self.prefix.take() {
-            let inside = |word: &String| Path::new(&prefix).join(word).exists();
-            let (inside, rest) = self.rest.drain(..).partition::<Vec<_>, _>(inside);
-            self.rest = rest;
-            let kind = |word: &String| Kind::of(&Path::new(&prefix).join(word));
-            self.inputs.extend(inside.into_iter().map(|path| Input { kind: kind(&path), path }));
+            self.take_inside(prefix.as_ref());
             match self.inputs.is_empty() {
                 true => self.inputs.push(Input::at(&prefix)),
                 false if self.output.is_none() => {
@@ -373,9 +472,10 @@ impl Given {
 }
 
 /// The name of a packed directory without what says how it is packed.
-fn without_packing(path: &str) -> &str {
-    const ENDS: &[&str] = &[".tar.gz", ".tar.xz", ".tar.zst", ".tgz", ".tar", ".zip"];
-    ENDS.iter().find_map(|end| path.strip_suffix(end)).unwrap_or(path)
+fn without_packing(path: &str) -> Option<&str> {
+    const ENDS: &[&str] =
+        &[".tar.bz2", ".tar.gz", ".tar.xz", ".tar.zst", ".tgz", ".tar", ".zip", ".AppImage"];
+    ENDS.iter().find_map(|end| path.strip_suffix(end))
 }
 
 impl Kind {
@@ -428,6 +528,9 @@ fn targets(word: &str) -> Option<Vec<String>> {
         Err(_) if name.bytes().all(|byte| byte.is_ascii_digit()) => None,
         Err(_) => spelling::meant(name),
     };
+    if word == "native" {
+        return Some(vec![word.to_owned()]);
+    }
     if let Some(target) = target(word) {
         return Some(vec![target]);
     }

@@ -84,10 +84,21 @@ pub(super) fn instead_of_misuse(
             && !lines.iter().flatten().flatten().any(|own| own.contains(*word))
     };
     let missing = given.rest.iter().find(is_missing).filter(|_| given.intent.is_some());
+    let is_typed = |path: &str| {
+        let path = path.trim_end_matches('/');
+        let is_it =
+            |typed: &OsString| typed.to_string_lossy().trim_end_matches('/').ends_with(path);
+        arguments.iter().any(is_it)
+    };
     let is_cause_known = missing.is_some() || in_the_way.is_some();
     let wrong = match (missing, in_the_way) {
         (Some(missing), _) => format!("{wrong}, and `{missing}` does not exist"),
-        (_, Some(path)) if Path::new(&path).exists() => format!("{wrong}, and `{path}` exists"),
+        (_, Some(path)) if Path::new(&path).exists() && is_typed(&path) => {
+            format!("{wrong}, and `{path}` exists")
+        }
+        (_, Some(path)) if Path::new(&path).exists() => {
+            format!("{wrong}, and `{path}`, which would be the output, exists")
+        }
         (_, Some(path)) => format!("{wrong}, and `{path}` cannot be the output"),
         _ => wrong,
     };
@@ -175,25 +186,38 @@ pub(super) fn instead_of_error(
     arguments: &[OsString],
     kpack: &Command,
 ) -> Option<String> {
-    const IDS: &[Id] =
-        &[ids::UNKNOWN_FILE, ids::NOT_A_FILE, ids::SEVERAL_SELECTED, ids::OUTPUT_IN_THE_WAY];
+    const IDS: &[Id] = &[
+        ids::CODE_IN_ARCHIVES,
+        ids::UNKNOWN_FILE,
+        ids::NOT_A_FILE,
+        ids::SEVERAL_SELECTED,
+        ids::OUTPUT_IN_THE_WAY,
+    ];
     if !may_be_printed(arguments) {
         return None;
     }
     let given = Given::read(arguments, kpack);
-    given.intent.filter(|intent| *intent != Intent::Explain && !given.inputs.is_empty())?;
+    // `kpack FILE` shows the file.
+    let intent = given.intent.or(given.commands.is_empty().then_some(Intent::Show))?;
+    if intent == Intent::Explain || given.inputs.is_empty() {
+        return None;
+    }
     let is_missing = matches!(error, Error::Io { source, .. } if source.kind() == ErrorKind::NotFound)
         && given.rest.is_empty();
     if !(is_missing || matches!(error, Error::Usage(_)) || IDS.contains(&error.id())) {
         return None;
     }
-    let mut lines = plan(&given, kpack).0.lines;
+    let Plan { instead, mut lines } = plan(&given, kpack).0;
     let typed = sorted(arguments.iter().skip(1).map(|word| word.to_string_lossy().into_owned()));
     lines.retain(|line| match &line[..] {
         [only] => only[1] != "help" && sorted(only.iter().skip(1).cloned()) != typed,
         _ => true,
     });
     let said = error.without_id();
+    let said = match instead {
+        Some(instead) => format!("{said}; {instead}"),
+        None => said,
+    };
     let run = if said.contains("run `kpack") { "" } else { "\n  instead, run:" };
     // The ID ends the first line, as in other errors.
     let text = format!("{}{run}", with_id(&said, error.id()));
@@ -210,7 +234,9 @@ fn sorted(words: impl Iterator<Item = String>) -> BTreeSet<String> {
 fn wrong(error: &clap::Error, given: &Given) -> Option<String> {
     let command = given.commands.join(" ");
     if let Some(word) = &given.word {
-        return Some(match (&*command, words::note(word)) {
+        // Of a file, they are known.
+        let asks = matches!(given.intent, Some(Intent::List)) && !given.inputs.is_empty();
+        return Some(match (&*command, words::note(word).filter(|_| !asks)) {
             ("", Some(note)) => note.to_owned(),
             ("", None) => format!("there is no command `{word}`"),
             (above, _) => format!("`{above}` has no command `{word}`"),
@@ -234,11 +260,13 @@ fn wrong(error: &clap::Error, given: &Given) -> Option<String> {
         let name = name.split([' ', '=']).next().unwrap_or_default();
         name.trim_matches(['<', '>', '.']).replace('|', " or ")
     };
+    let note = given.names.iter().find_map(|name| words::note(name)).map(str::to_owned);
     match error.kind() {
         Misuse::MissingRequiredArgument if !invalid.is_empty() => {
             Some(format!("`{command}` needs {}", list(invalid.iter().map(short))))
         }
         _ if command.is_empty() => match &invalid[..] {
+            _ if note.is_some() => note,
             [] => Some("a command is missing".to_owned()),
             _ => Some("the command comes first, as in `kpack show FILE`".to_owned()),
         },
@@ -289,6 +317,7 @@ fn with_lines(text: &str, lines: &[Line]) -> String {
                 {
                     word.to_owned()
                 }
+                word if !word.contains('\'') => format!("'{word}'"),
                 word => shlex::try_quote(word).map_or_else(|_| word.to_owned(), Into::into),
             });
             Vec::from_iter(quoted).join(" ")

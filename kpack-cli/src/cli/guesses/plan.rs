@@ -7,10 +7,11 @@ use std::path::{Path, PathBuf};
 use clap::Command;
 use kpack_core::gpus::agents;
 use kpack_core::words::list;
+use kpack_doctor::internal::{Loading, libraries, note};
 use kpack_format::names::{GFXARCH, archive_ends};
-use kpack_split::input::walk;
+use kpack_split::input::{LinkedBinary, walk};
 
-use super::given::{Given, Input, Kind, find};
+use super::given::{Filter, Given, Input, Kind, find};
 use super::words::{self, Intent};
 use super::{command_of, explain, show, split};
 use crate::inspect::{self, Content, SelectedCodeObjects};
@@ -31,6 +32,8 @@ pub(super) struct Plan {
 const MOST_LINES: usize = 3;
 /// More programs than this are not one application.
 const MOST_PROGRAMS: usize = 8;
+/// More files than this are not named one by one.
+const MOST_FILES: usize = 3;
 /// The most entries of a directory that are read for an error.
 const MOST_READ: usize = 2000;
 /// In a command line, what passes the output on; a shell must read it.
@@ -77,21 +80,62 @@ fn fill(line: &str, values: Vec<Vec<String>>) -> Vec<String> {
 }
 
 /// Plans what a person wants. kpack accepts each of its commands in the plan. If a path is in the way of what they would write,
-/// only those that read are in it.
+/// they write to one with another name, or only those that read are in it.
 pub(super) fn plan(given: &Given, kpack: &Command) -> (Plan, Option<String>) {
-    let inputs = given.inputs.iter().filter(|input| input.kind != Kind::Other).cloned();
-    let mut planner = Planner {
-        given,
-        inputs: inputs.collect(),
-        targets: Vec::new(),
-        before: Line::new(),
-        after: Line::new(),
-    };
+    let (plan, in_the_way) = plan_as_given(given, kpack);
+    let renamed = in_the_way.as_deref().and_then(|path| with_free_name(given, path));
+    if let Some((renamed, None)) = renamed.map(|given| plan_as_given(&given, kpack))
+        && renamed.lines.iter().any(changes)
+    {
+        return (renamed, in_the_way);
+    }
+    (plan, in_the_way)
+}
+
+/// The same with another name for the output, if something else has this one.
+fn with_free_name(given: &Given, taken: &str) -> Option<Given> {
+    let path = Path::new(taken);
+    let is_archive = path.parent().is_some_and(|above| above.ends_with(".kpack"));
+    if is_archive || is_of_system(path) || given.intent == Some(Intent::Install) || !path.exists() {
+        return None;
+    }
+    let (mut other, name) = (given.clone(), free(taken.trim_end_matches('/')));
+    if given.packing.as_deref() == Some(taken) {
+        other.packing = Some(name);
+    } else {
+        other.into_directory &= Path::new(taken).is_dir();
+        other.output = Some(name);
+    }
+    Some(other)
+}
+
+fn plan_as_given(given: &Given, kpack: &Command) -> (Plan, Option<String>) {
+    let is_wheel = given.commands.iter().any(|name| name == "wheel");
+    let inputs = given.inputs.iter().filter(|input| input.kind != Kind::Other);
+    let inputs = inputs.flat_map(|input| match input.kind {
+        Kind::Directory => wheels_in(input, is_wheel),
+        _ => vec![input.clone()],
+    });
+    let mut inputs = Vec::from_iter(inputs);
+    if is_wheel && given.inputs.is_empty() && given.rest.is_empty() {
+        let mut places = [".", "dist"].iter().map(|place| wheels_in(&Input::at(place), true));
+        inputs.extend(places.find(|found| found[0].kind == Kind::Wheel).into_iter().flatten());
+    }
+    let mut planner =
+        Planner { given, inputs, targets: Vec::new(), before: Line::new(), after: Line::new() };
     planner.targets = planner.targets();
     let is_readable = |input: &Input| !matches!(input.kind, Kind::Debian | Kind::Rpm | Kind::Zip);
     let reads = !planner.inputs.is_empty() && planner.inputs.iter().all(is_readable);
     let reading = if reads { planner.show("show") } else { Vec::new() };
     let mut plan = planner.plan();
+    let is_answer = plan.lines.is_empty() && plan.instead.is_some();
+    // Each is for another file, or they are alternatives.
+    let last = |line: &Line| line.last().and_then(|words| words.get(1)).cloned();
+    if plan.lines.len() > MOST_LINES
+        && plan.lines.iter().all(|line| last(line) == last(&plan.lines[0]))
+    {
+        plan.lines = vec![plan.lines.concat()];
+    }
     plan.lines.truncate(MOST_LINES);
     plan.lines.retain_mut(|line| add_options(line, given, kpack));
     let changing = plan.lines.iter().filter(|line| changes(line));
@@ -100,24 +144,83 @@ pub(super) fn plan(given: &Given, kpack: &Command) -> (Plan, Option<String>) {
         plan.lines.retain(|line| !changes(line));
     }
     let is_typed = !given.commands.is_empty() || given.intent == Some(Intent::Cmake);
-    if plan.lines.is_empty() && !is_typed {
+    if plan.lines.is_empty() && !is_typed && !is_answer {
         let command = given.intent.map_or("show", words::command);
         plan.lines = [reading, lines(command!("kpack help {}", command))].concat();
     }
+    let for_programs = plan.lines.first().and_then(|line| for_programs(line, given));
+    let asks =
+        matches!(given.intent, Some(Intent::Gpus | Intent::List | Intent::Report | Intent::Show));
+    match (for_programs, given.filter) {
+        (Some(line), Some(_)) => plan.lines[0] = line,
+        (Some(line), None) if asks && is_piped() => plan.lines.insert(1, line),
+        _ => {}
+    }
+    if let (true, Some(output), [line]) = (asks, &given.output, &mut plan.lines[..]) {
+        write_to(line, output);
+    }
     (plan, in_the_way)
+}
+
+/// A line that prints what another one does as JSON, or what is wanted of it.
+fn for_programs(line: &Line, given: &Given) -> Option<Line> {
+    let [words] = &line[..] else { return None };
+    let reads = |command: &str| ["list", "report", "show"].contains(&command);
+    if words[0] != "kpack" || !words[1..].iter().take(2).any(|word| reads(word)) {
+        return None;
+    }
+    let is_json = words.iter().any(|word| word == "--json");
+    if is_json && given.filter.is_none() {
+        return None;
+    }
+    let are_all = |kind| given.inputs.iter().all(|input| input.kind == kind);
+    let filter = given.filter.and_then(|filter| match filter {
+        Filter::Targets if words[1] == "wheel" => {
+            Some("[.[] | (.targets + .fat_targets)[]] | unique[]")
+        }
+        Filter::Targets => Some("[.. | .target? // empty] | unique[]"),
+        Filter::Largest if words[1] == "report" => {
+            Some(r#".rows | sort_by(-.after)[] | "\(.after) \(.target // .what)""#)
+        }
+        // Fat binaries have the former, split ones the latter.
+        Filter::Largest if are_all(Kind::Binary) => {
+            Some(r#"(.targets // .files) | sort_by(-.size)[] | "\(.size) \(.target)""#)
+        }
+        Filter::Largest if given.inputs.len() == 1 && are_all(Kind::Directory) => {
+            Some(r#"sort_by(-.size)[] | "\(.size) \(.path)""#)
+        }
+        Filter::Largest => None,
+    });
+    let filter = filter.map(|filter| command!("{} jq -r {}", PIPE, vec![filter.to_owned()]));
+    let json = (!is_json).then(|| "--json".to_owned());
+    Some(vec![command!("{} {} {}", words.clone(), json, filter.unwrap_or_default())])
+}
+
+/// Lets the last command of a line write to a file what it prints.
+fn write_to(line: &mut Line, output: &str) {
+    let Some(words) = line.last_mut() else { return };
+    let output = &*free(output);
+    if words[1] == "report" && output.ends_with(".html") {
+        return words.extend(command!("--html {}", output));
+    }
+    if output.ends_with(".json") && !words.iter().any(|word| word == "--json") {
+        words.push("--json".to_owned());
+    }
+    words.extend(command!("{} tee {}", PIPE, output));
+}
+
+/// Whether another program reads what kpack prints.
+fn is_piped() -> bool {
+    #[cfg(windows)]
+    return false;
+    #[cfg(not(windows))]
+    rustix::fs::fstat(std::io::stdout())
+        .is_ok_and(|stat| rustix::fs::FileType::from_raw_mode(stat.st_mode).is_fifo())
 }
 
 /// The first path that commands must not write to: it is there, or the system's, or nested with what they read, or two write to
 /// it.
 fn in_the_way<'a>(mut commands: impl Iterator<Item = &'a Vec<String>>) -> Option<&'a String> {
-    const OF_SYSTEM: &[&str] = &[
-        "/", "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib64", "/proc", "/root", "/sys",
-        "/usr", "/var",
-    ];
-    let is_of_system = |path: &&String| {
-        let real = Path::new(path).canonicalize();
-        real.is_ok_and(|real| OF_SYSTEM.iter().any(|own| real == Path::new(own)))
-    };
     let mut written = BTreeSet::new();
     commands.find_map(|words| {
         // An image is trimmed as a whole.
@@ -127,20 +230,36 @@ fn in_the_way<'a>(mut commands: impl Iterator<Item = &'a Vec<String>>) -> Option
         let to = match (&*words[0], &*words[1]) {
             ("cp", _) => words.last(),
             (_, "create") => words.get(2),
+            ("tar", _) => words.get(2),
+            ("python3", _) => words.get(4),
             ("dpkg-deb", "--root-owner-group") => words.last(),
             ("pip", _) => value("--target"),
             _ => value("--output").or(into),
         };
         let is_free = |path: &Path| {
             let is_empty = || path.read_dir().is_ok_and(|mut all| all.next().is_none());
-            let nested = |from: &Path| path.starts_with(from) || from.starts_with(path);
+            let nested = |from: &Path| {
+                let is_here = from == Path::new(".") && path.is_relative();
+                is_here || path.starts_with(from) || from.starts_with(path)
+            };
             let mut read =
                 words.iter().map(Path::new).filter(|from| from.is_dir() && *from != path);
-            !read.any(nested) && (path.symlink_metadata().is_err() || is_empty())
+            (words[0] == "tar" || !read.any(nested))
+                && (path.symlink_metadata().is_err() || is_empty())
         };
-        let system = words.iter().filter(is_of_system).find(|path| !is_image(path));
+        let mut system = words.iter().filter(|path| is_of_system(path.as_ref()));
+        let system = system.find(|path| !is_image(path));
         system.or(to.filter(|to| !is_free(to.as_ref()) || !(written.insert(*to) || into.is_some())))
     })
+}
+
+fn is_of_system(path: &Path) -> bool {
+    const OF_SYSTEM: &[&str] = &[
+        "/", "/bin", "/boot", "/dev", "/etc", "/home", "/lib", "/lib64", "/proc", "/root", "/sys",
+        "/usr", "/var",
+    ];
+    let real = path.canonicalize();
+    real.is_ok_and(|real| OF_SYSTEM.iter().any(|own| real == Path::new(own)))
 }
 
 /// Whether a line writes something, so that it must be what was meant.
@@ -217,6 +336,9 @@ impl Planner<'_> {
             if given.intent.is_none() && given.word.is_some() && given.targets.is_empty() {
                 return one(command!("kpack help"));
             }
+            if given.commands.first().is_some_and(|name| name == "wheel") {
+                return one(command!("kpack help wheel"));
+            }
             // The values of these options are inputs as well.
             let is_value =
                 |option: &Vec<String>| option.get(1).is_some_and(|value| Path::new(value).exists());
@@ -226,8 +348,14 @@ impl Planner<'_> {
                 return Plan::default();
             }
             let is_named = !(given.rest.is_empty() && given.inputs.is_empty());
-            // These would read or change everything in this directory.
-            if (is_named || intent.writes()) && intent != Install {
+            // Like other tools, in this directory.
+            let here = match intent {
+                Join => !split_here().is_empty(),
+                Split | Trim => has_code(".".as_ref()),
+                Bundle | Stage => true,
+                _ => !intent.writes(),
+            } && (given.output.is_none() || !matches!(intent, Join | Split | Trim));
+            if (is_named || !here) && intent != Install {
                 let command = given.intent.map(words::command);
                 return command
                     .map_or_else(Plan::default, |name| one(command!("kpack help {}", name)));
@@ -254,18 +382,34 @@ impl Planner<'_> {
             Build => self.build(),
             Repair if !self.of(Kind::Wheel).is_empty() => self.split(),
             Doctor | Repair => self.doctor(),
+            Libraries => self.libraries(),
+            Pack | Compress | Extract if self.packs_tree() => {
+                let line = given.packing.as_deref().and_then(|to| pack(to, &self.inputs[0].path));
+                line.map_or_else(Vec::new, lines)
+            }
+            Join if self.is_nothing_split() => {
+                if self.is_trimmed() {
+                    self.doctor()
+                } else {
+                    self.show("show")
+                }
+            }
             Embed if adds => self.show("list"),
             Embed if self.of(Kind::Code).is_empty() => self.join(),
             Bundle if self.are_split() && self.inputs.iter().all(Input::is_library) => self.join(),
             Bundle if self.of(Kind::Code).is_empty() => self.stage(),
+            Pack | Compress if self.packs_programs() => self.stage(),
             // `dpkg -c` and others list with the option that creates elsewhere.
             Pack if given.word.is_none() && self.of(Kind::Code).is_empty() => self.show("list"),
             Bundle | Compress | Embed | Pack => self.pack(),
             Compare => self.compare(),
             // Its code is in archives, and who unpacks a binary wants it back.
-            Extract if self.are_split() => self.join(),
+            Extract if self.are_split() && self.targets.is_empty() => self.join(),
             Extract => self.extract(),
-            Gpus if self.inputs.is_empty() => self.doctor(),
+            Gpus if self.inputs.is_empty() && has_gpu() => {
+                lines(command!("kpack doctor --print-arch"))
+            }
+            Gpus if self.inputs.is_empty() => Vec::new(),
             Install if given.output.is_some() && !self.of(Kind::Binary).is_empty() => self.stage(),
             Install => self.install(),
             // A binary and its archives are joined.
@@ -284,21 +428,49 @@ impl Planner<'_> {
             Verify => self.verify(),
             Cmake | Explain | Version => Vec::new(),
         };
-        let around = |line: Line| [&self.before[..], &line, &self.after].concat();
+        let around = |line: Line| {
+            let packed = given.packing.as_deref().zip(given.output.as_deref());
+            let packed = packed.filter(|(_, from)| {
+                line.iter().flatten().any(|word| Path::new(word).starts_with(from))
+            });
+            let packed = packed.and_then(|(to, from)| pack(to, from));
+            let packed = Vec::from_iter(packed);
+            [&self.before[..], &line, &self.after, &packed].concat()
+        };
         let lines = lines.into_iter().map(around);
         let instead = match intent {
             _ if !self.of(Kind::Wheel).is_empty()
                 && !self.targets.is_empty()
-                && (is_wheel || matches!(intent, Trim | Split)) =>
+                && (is_wheel || matches!(intent, Trim | Split | Repair)) =>
             {
-                let targets = list(&self.targets);
                 let text = format!(
-                    "wheels are split for all targets; users install the host wheel and the wheel with their GPU's target ({targets}) in its name"
+                    "kpack splits a wheel for all GPUs; users then choose theirs, as with {}",
+                    self.pip_install()
                 );
+                return Plan { instead: Some(text), lines: lines.collect() };
+            }
+            Split
+                if given
+                    .inputs
+                    .iter()
+                    .any(|input| matches!(input.kind, Kind::Debian | Kind::Rpm)) =>
+            {
+                words::PACKAGES
+            }
+            Pack | Compress | Extract if self.packs_tree() => {
+                "kpack packs no directories, but tar and zip do"
+            }
+            Join if self.is_nothing_split() && self.is_trimmed() => words::TRIMMED,
+            Join if self.is_nothing_split() => {
+                let verb = if self.inputs.len() == 1 { "is" } else { "are" };
+                let text = format!("{} {verb} not split", list(self.paths()));
                 return Plan { instead: Some(text), lines: lines.collect() };
             }
             Embed if adds => {
                 "kpack adds no code for other GPUs; compile for them with `--offload-arch`, once per GPU"
+            }
+            Gpus if lines.len() == 0 => {
+                "kpack finds no GPU here that ROCm can use; docs/gpus.md lists GPUs and their targets"
             }
             Build => "kpack does not compile; the build tool does, before kpack",
             Embed => {
@@ -338,6 +510,34 @@ impl Planner<'_> {
     fn makes_archive(&self) -> bool {
         let is_archive = |output: &String| output.ends_with(".kpack");
         !self.of(Kind::Code).is_empty() && self.given.output.as_ref().is_some_and(is_archive)
+    }
+
+    fn is_nothing_split(&self) -> bool {
+        let may_be = |input: &Input| matches!(input.kind, Kind::Binary | Kind::Directory);
+        self.before.is_empty()
+            && self.inputs.iter().all(|input| may_be(input) && !is_split(input.path.as_ref()))
+    }
+
+    fn is_trimmed(&self) -> bool {
+        let has_note = |path: &Path| path.join(note::NAME).is_file();
+        let has_note = |input: &Input| Path::new(&input.path).ancestors().take(2).any(has_note);
+        self.inputs.iter().any(has_note)
+    }
+
+    /// Whether a directory goes into a file as it is.
+    fn packs_tree(&self) -> bool {
+        let is_tree = |input: &Input| input.kind == Kind::Directory;
+        self.given.packing.is_some() && self.inputs.len() == 1 && self.inputs.iter().all(is_tree)
+    }
+
+    /// Whether programs are packed with what they need: `kpack split` changes nothing without code, and makes no single file.
+    fn packs_programs(&self) -> bool {
+        self.are_programs() && (self.given.packing.is_some() || self.there().is_empty())
+    }
+
+    fn are_programs(&self) -> bool {
+        let is_program = |input: &Input| input.kind == Kind::Binary && !input.is_library();
+        !self.inputs.is_empty() && self.inputs.iter().all(is_program)
     }
 
     fn are_split(&self) -> bool {
@@ -403,8 +603,7 @@ impl Planner<'_> {
                 Kind::Debian if rebuilds && package.is_some() => {
                     self.before.push(command!("dpkg-deb -R {} {}", path, to));
                     // The sums are stale, and dpkg computes missing ones. Two trimmed packages must not both install the note.
-                    let wrong =
-                        ["DEBIAN/md5sums", ".kpack-trimmed"].map(|name| format!("{to}/{name}"));
+                    let wrong = ["DEBIAN/md5sums", note::NAME].map(|name| format!("{to}/{name}"));
                     self.after.push(command!("rm -f {}", wrong.to_vec()));
                     self.after.extend(package.as_deref().and_then(directory_above));
                     self.after.push(command!("dpkg-deb --root-owner-group -b {} {}", to, package));
@@ -479,16 +678,19 @@ impl Planner<'_> {
     /// Where to work on an input: on a copy in the output, because the command replaces files.
     fn place(&self, input: &Input, line: &mut Line) -> Vec<String> {
         let path = &*input.path;
-        let Some(copy) = self.copy_of(input) else {
-            return path.words();
-        };
-        line.extend(directory_above(&copy));
-        let from = if Path::new(&copy).is_dir() { format!("{path}/.") } else { path.to_owned() };
         let how = match Path::new(path).is_symlink() {
             true if input.is_file() => "-aL",
             true => "-aH",
             false => "-a",
         };
+        let Some(copy) = self.copy_of(input) else {
+            if self.given.keeps_original && !self.given.only_says {
+                line.push(command!("cp {} {} {}", how, path, &*free(&format!("{path}.orig"))));
+            }
+            return path.words();
+        };
+        line.extend(directory_above(&copy));
+        let from = if Path::new(&copy).is_dir() { format!("{path}/.") } else { path.to_owned() };
         line.push(command!("cp {} {} {}", how, &*from, &*copy));
         vec![copy]
     }
@@ -522,6 +724,7 @@ impl Planner<'_> {
                 Kind::Directory => files.extend(files_in(path, |path| {
                     SelectedCodeObjects::find(path, None, None).is_ok()
                 })),
+                Kind::Binary if is_split(path.as_ref()) => files.extend(self.archives_for(path)),
                 _ => files.push(path.clone()),
             }
         }
@@ -548,6 +751,18 @@ impl Planner<'_> {
         };
         let each = files.iter().flat_map(|file| targets.iter().map(move |target| (file, *target)));
         each.map(|(file, target)| extract(file, target)).collect()
+    }
+
+    /// The archives of a split binary for the targets that are wanted.
+    fn archives_for(&self, binary: &str) -> Vec<String> {
+        let content = inspect::inspect(binary.as_ref()).map(|file| file.content);
+        let Ok(Content::SplitBinary(split)) = content else { return Vec::new() };
+        let is_wanted = |target: &str| {
+            self.targets.iter().any(|own| target == own || target.split(':').next() == Some(own))
+        };
+        let there = split.kpacks.files.iter().filter(|kpack| kpack.size.is_some());
+        let files = there.filter(|kpack| is_wanted(&kpack.target));
+        files.map(|kpack| kpack.path.to_string_lossy().into_owned()).collect()
     }
 
     fn split(&self) -> Vec<Line> {
@@ -607,8 +822,12 @@ impl Planner<'_> {
                         .as_deref()
                         .map(|name| command!("--module {}", name))
                         .unwrap_or_default();
+                    // In place, it would remove the code.
+                    let host_only = given.host_only && self.copy_of(input).is_some();
+                    let only = if host_only { command!("--only host") } else { Vec::new() };
                     command!(
-                        "kpack split {} {} {} {}",
+                        "kpack split {} {} {} {} {}",
+                        only,
                         self.place(input, &mut line),
                         module,
                         arch,
@@ -704,6 +923,13 @@ impl Planner<'_> {
         let arch = &*targets;
         let (archives, others): (Vec<_>, Vec<_>) =
             self.inputs.iter().partition(|input| input.kind == Kind::Archive);
+        if self.given.inputs.is_empty() && self.before.is_empty() {
+            let join = |(prefix, files): (String, Vec<String>)| {
+                let files = if files.len() > MOST_FILES { Vec::new() } else { files };
+                vec![command!("kpack join --prefix {} --arch {} {}", &*prefix, arch, files)]
+            };
+            return split_here().into_iter().map(join).collect();
+        }
         if others.is_empty() {
             let prefixes = archives.iter().map(|archive| prefix_of(Path::new(&archive.path)));
             let join =
@@ -727,7 +953,10 @@ impl Planner<'_> {
                         &*output
                     ));
                 }
-                (Kind::Binary, None) => line.push(command!("kpack join --arch {} {}", arch, path)),
+                (Kind::Binary, None) => {
+                    let path = self.place(input, &mut line);
+                    line.push(command!("kpack join --arch {} {}", arch, path));
+                }
                 _ => {
                     let prefix = self.place(input, &mut line);
                     line.push(command!("kpack join --prefix {} --arch {}", prefix, arch));
@@ -749,8 +978,7 @@ impl Planner<'_> {
             line.push(command!("kpack trim {} {} {}", arch, places, self.dry_run()));
             return vec![line];
         }
-        let is_seen = agents().is_some_and(|gpus| !gpus.is_empty());
-        let example = if is_seen { Some("native".to_owned()) } else { self.there().pop_first() };
+        let example = if has_gpu() { Some("native".to_owned()) } else { self.there().pop_first() };
         match example.filter(|_| !self.given.removes || self.given.targets.is_empty()) {
             Some(target) => {
                 let trim = command!("kpack trim --arch {} {} --dry-run", &*target, self.paths());
@@ -779,16 +1007,52 @@ impl Planner<'_> {
 
     fn compare(&self) -> Vec<Line> {
         let [first, second] = &self.inputs[..] else { return self.verify() };
-        if distance(first.path.as_ref()) != distance(second.path.as_ref()) {
-            return self.verify();
-        }
-        match first.kind.is_tree() && second.kind.is_tree() {
-            true => lines(command!("kpack report {} --before {}", &*second.path, &*first.path)),
-            false => self.show("list"),
+        let (from, to, arch) = (&*first.path, &*second.path, self.arch());
+        let distances = [from, to].map(|path| distance(path.as_ref()));
+        let have_code = [from, to].iter().all(|path| !show::targets_of(path.as_ref()).is_empty());
+        let copy = &*free("compare");
+        match (first.kind, second.kind) {
+            (Kind::Archive, Kind::Archive) => {
+                let [one, other] = [1, 2].map(|number| format!("{copy}/{number}"));
+                vec![vec![
+                    command!("kpack extract {} --output-dir {}", from, &*one),
+                    command!("kpack extract {} --output-dir {}", to, &*other),
+                    command!("diff -r {} {}", &*one, &*other),
+                ]]
+            }
+            _ if distances[0] != distances[1] => self.verify(),
+            // `kpack verify` compares only with what is split, or only with what is not.
+            (Kind::Binary, Kind::Binary) if distances == [0, 0] && have_code => {
+                let name = Path::new(to).file_name().unwrap_or_default().to_string_lossy();
+                let file = &*format!("{copy}/{name}");
+                vec![vec![
+                    command!("mkdir {}", copy),
+                    command!("cp -aL {} {}", to, file),
+                    command!("kpack split --quiet {}", file),
+                    command!("kpack verify {} --against {} {}", file, from, arch),
+                ]]
+            }
+            (Kind::Binary, Kind::Binary) if distances == [2, 2] => vec![vec![
+                command!("kpack join --arch all {} --output {}", from, copy),
+                command!("kpack verify {} --against {} {}", to, copy, arch),
+            ]],
+            (Kind::Directory, Kind::Directory) if distances == [2, 2] => vec![vec![
+                command!("cp -aH {} {}", from, copy),
+                command!("kpack join --prefix {} --arch all", copy),
+                command!("kpack verify {} --against {} {}", to, copy, arch),
+            ]],
+            (one, other) if one.is_tree() && other.is_tree() => {
+                lines(command!("kpack report {} --before {}", to, from))
+            }
+            _ => self.show("list"),
         }
     }
 
     fn verify(&self) -> Vec<Line> {
+        // What a program loads can be wrong, even if nothing in it can.
+        if self.given.against.is_none() && self.are_programs() && self.there().is_empty() {
+            return self.doctor();
+        }
         let wheels = self.of(Kind::Wheel);
         let command = if wheels.is_empty() { "verify".words() } else { command!("wheel verify") };
         let mut paths = if wheels.is_empty() { self.paths() } else { wheels };
@@ -829,7 +1093,42 @@ impl Planner<'_> {
         if !self.of(Kind::Archive).is_empty() {
             return self.verify();
         }
-        lines(command!("kpack doctor {} {}", self.paths(), self.arch()))
+        // The GPUs of this machine are the default.
+        let is_native = self.targets.iter().any(|target| target == "native");
+        let arch = if is_native { Vec::new() } else { self.arch() };
+        lines(command!("kpack doctor {} {}", self.paths(), arch))
+    }
+
+    /// Lists those with code for GPUs among the files that programs load.
+    fn libraries(&self) -> Vec<Line> {
+        let loaded = |program: &String| {
+            let linked = LinkedBinary::open(program.as_ref()).ok()?;
+            match libraries(&linked.path, &linked.image, None) {
+                Ok(Loading::Listed(loaded)) => Some(loaded),
+                _ => None,
+            }
+        };
+        let programs = self.of(Kind::Binary);
+        let loaded = programs.iter().filter_map(loaded).flatten();
+        let loaded =
+            loaded.filter_map(|library| Some(library.path?.to_string_lossy().into_owned()));
+        let files = BTreeSet::from_iter(programs.iter().cloned().chain(loaded));
+        let with_code =
+            files.into_iter().filter(|file| !show::targets_of(file.as_ref()).is_empty());
+        match Vec::from_iter(with_code) {
+            with_code if with_code.is_empty() => self.doctor(),
+            with_code => lines(command!("kpack list {}", with_code)),
+        }
+    }
+
+    /// How users of a split wheel install the code for their GPUs.
+    fn pip_install(&self) -> String {
+        let wheel = stem(&self.of(Kind::Wheel)[0]);
+        let name = wheel.split('-').next().unwrap_or_default();
+        let processors = self.targets.iter().map(|target| target.split(':').next());
+        let extras = processors.map(|name| format!("device-{}", name.unwrap_or_default()));
+        let extras = Vec::from_iter(extras).join(",");
+        format!("`pip install --find-links {} '{name}[{extras}]'`", self.output("split").join(""))
     }
 
     fn stage(&self) -> Vec<Line> {
@@ -913,12 +1212,27 @@ impl Planner<'_> {
     }
 }
 
+/// Whether this machine has a GPU whose target is known.
+fn has_gpu() -> bool {
+    agents().is_some_and(|gpus| !gpus.is_empty())
+}
+
 fn lines(words: Vec<String>) -> Vec<Line> {
     vec![vec![words]]
 }
 
 fn one(words: Vec<String>) -> Plan {
     Plan { instead: None, lines: lines(words) }
+}
+
+/// Packs what is in a directory.
+fn pack(file: &str, directory: &str) -> Option<Vec<String>> {
+    let contents = &*format!("{directory}/.");
+    if file.ends_with(".zip") {
+        return Some(command!("python3 -m zipfile -c {} {}", file, contents));
+    }
+    (file.contains(".tar") || file.ends_with(".tgz"))
+        .then(|| command!("tar -caf {} -C {} .", file, directory))
 }
 
 /// Where CMake finds kpack.
@@ -942,14 +1256,34 @@ fn stem(path: &str) -> String {
     Path::new(path).file_stem().unwrap_or_default().to_string_lossy().into_owned()
 }
 
-/// A name that nothing has here.
-fn free(name: &str) -> String {
-    let numbered = (2..).map(|number| format!("{name}-{number}"));
-    let mut names = [name.to_owned()].into_iter().chain(numbered);
+/// A name that nothing has here: a number is added, before an extension such as `.so.1`.
+pub(super) fn free(name: &str) -> String {
     if name.starts_with('-') {
         return free(&format!("./{name}"));
     }
+    let start = name.rfind('/').map_or(0, |slash| slash + 1);
+    let is_extension = |end: &usize| {
+        *end > start && name[end + 1..].starts_with(|first: char| first.is_ascii_alphabetic())
+    };
+    let mut dots = name.match_indices('.').map(|(end, _)| end);
+    let (name, end) = name.split_at(dots.find(is_extension).unwrap_or(name.len()));
+    let numbered = (2..).map(|number| format!("{name}-{number}{end}"));
+    let mut names = [format!("{name}{end}")].into_iter().chain(numbered);
     names.find(|name| !Path::new(name).exists()).unwrap_or_default()
+}
+
+/// The wheels in a directory that is for wheels, or else the directory.
+fn wheels_in(directory: &Input, is_for_wheels: bool) -> Vec<Input> {
+    let entries = Path::new(&directory.path).read_dir().into_iter().flatten().take(MOST_READ);
+    let paths = entries.filter_map(|entry| Some(entry.ok()?.path().to_string_lossy().into_owned()));
+    let ends_with = |path: &String, ends: &[&str]| ends.iter().any(|end| path.ends_with(end));
+    let (wheels, others): (BTreeSet<_>, BTreeSet<_>) =
+        paths.partition(|path| ends_with(path, &[".whl"]));
+    // Source distributions are in the same directory.
+    if wheels.is_empty() || !is_for_wheels && !others.iter().all(|path| ends_with(path, &[".gz"])) {
+        return vec![directory.clone()];
+    }
+    wheels.into_iter().map(|path| Input { path, kind: Kind::Wheel }).collect()
 }
 
 /// The command that makes the directory of a file, if it is not there.
@@ -971,7 +1305,6 @@ fn files_in(directory: &str, is_wanted: impl Fn(&Path) -> bool) -> Vec<String> {
     wanted.map(|entry| entry.path().to_string_lossy().into_owned()).collect()
 }
 
-/// Whether a binary is split, or one in a directory probably is.
 /// Where the marker of a split binary leads to, with a place for the target, and whether there are archives.
 fn archives_of(binary: &str) -> Option<(PathBuf, bool)> {
     let Content::SplitBinary(split) = inspect::inspect(binary.as_ref()).ok()?.content else {
@@ -979,6 +1312,28 @@ fn archives_of(binary: &str) -> Option<(PathBuf, bool)> {
     };
     let [searched] = &split.search_paths[..] else { return None };
     Some((Path::new(binary).parent()?.join(searched), !split.kpacks.files.is_empty()))
+}
+
+/// The split binaries in this directory that have archives, by their install prefixes.
+fn split_here() -> BTreeMap<String, Vec<String>> {
+    let here = Path::new(".").canonicalize().unwrap_or_default();
+    let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
+    for file in files_in(".", |path| Kind::of(path) == Kind::Binary) {
+        let Ok(Content::SplitBinary(split)) = inspect::inspect(file.as_ref()).map(|it| it.content)
+        else {
+            continue;
+        };
+        let prefix = split.prefix.filter(|_| !split.kpacks.files.is_empty());
+        let below = prefix.as_deref().and_then(|prefix| prefix.strip_prefix(&here).ok());
+        if let Some(below) = below
+            && let Ok(name) = Path::new(&file).strip_prefix(Path::new(".").join(below))
+        {
+            let prefix = if below.as_os_str().is_empty() { Path::new(".") } else { below };
+            let names = found.entry(prefix.to_string_lossy().into_owned()).or_default();
+            names.push(name.to_string_lossy().into_owned());
+        }
+    }
+    found
 }
 
 /// How far a file or a tree is from what compilers made: 2 if it is split, 1 if it is joined, 0 if it is neither.
@@ -993,6 +1348,13 @@ fn distance(path: &Path) -> u8 {
     }
 }
 
+/// Whether one of the first files in a directory has code for GPUs, or is an archive.
+fn has_code(directory: &Path) -> bool {
+    let mut all = walk(directory).into_iter().filter_map(Result::ok).take(MOST_READ);
+    all.any(|entry| entry.file_type().is_file() && !show::targets_of(entry.path()).is_empty())
+}
+
+/// Whether a binary is split, or one in a directory probably is.
 fn is_split(path: &Path) -> bool {
     if path.is_dir() {
         let mut all = walk(path).into_iter().filter_map(Result::ok).take(MOST_READ);

@@ -15,6 +15,7 @@ pub(super) enum Intent {
     Gpus,
     Install,
     Join,
+    Libraries,
     List,
     Merge,
     Pack,
@@ -54,19 +55,20 @@ const VERBS: &[(Intent, &str)] = &[
     (Intent::Extract, "extract x xf xvf get unpack unbundle unarchive unzip untar export pull dump-code carve decompress uncompress \
         save objcopy fetch-code read-code roc-obj dump-section only-section disassemble disasm"),
     (Intent::Split, "split separate externalize externalise detach offload outline divide break chop unlink extract-code strip-code \
-        strip-gpu move move-code convert process transform partition kpack splice unmerge apply"),
+        strip-gpu move move-code convert process transform partition kpack splice unmerge apply deb debs debian build-deb rpm rpms build-rpm"),
     (Intent::Join, "join reassemble undo unsplit restore revert rejoin inline reattach attach rollback reverse back putback put-back \
         put-code-back return unkpack reset recover"),
     (Intent::Merge, "join merge combine recombine assemble fuse glue union unite concat"),
     (Intent::Trim, "trim strip thin slim slimify shrink prune keep filter only select-arch reduce minimize minimise minify optimize \
-        optimise lipo debloat cut limit restrict retain tidy clean squash remove-section"),
+        optimise debloat cut limit restrict retain tidy clean squash remove-section"),
     (Intent::Remove, "trim remove rm drop delete del exclude discard purge erase without uninstall"),
     (Intent::Verify, "verify check validate test lint audit fsck integrity checksum hash digest sha256 sha256sum b3sum sanity confirm \
         prove ensure verify-arch selftest doublecheck outdated"),
     (Intent::Compare, "verify diff cmp compare same equal"),
     (Intent::Report, "report du df size sizes stat stats statistics measure weigh breakdown summary summarize treemap"),
-    (Intent::Doctor, "doctor diagnose diagnostics diag why debug troubleshoot health healthcheck ldd env environment \
-        diagnosis system problem problems works loads run exec execute check-gpu check-gpus gpu-check test-gpu"),
+    (Intent::Doctor, "doctor diagnose diagnostics diag why debug troubleshoot health healthcheck env environment \
+        diagnosis system problem problems works loads run exec execute trace strace untrim check-gpu check-gpus gpu-check test-gpu"),
+    (Intent::Libraries, "doctor ldd lddtree libs depends deps dependencies needed"),
     (Intent::Repair, "doctor repair fix repack"),
     (Intent::Gpus, "doctor arch archs arches architecture architectures gpu gpus gfx target targets device devices rocminfo detect \
         list-gpus list-devices show-gpus"),
@@ -97,42 +99,55 @@ pub(super) enum Role {
 const ROLES: &[(Role, &str)] = &[
     (Role::Against, "against original orig reference ref baseline before compare compare-to compare-with expected with fat unsplit-original"),
     (Role::Input, "i image in input inputs input-file input-dir file f path p prefix src source-dir root-dir tree binary lib library exe \
-        wheel program app from-dir directory dir"),
-    (Role::Module, "module name m project"),
+        wheel whl deb rpm program app from-dir directory dir"),
+    (Role::Module, "module name m project package pkg"),
     (Role::Output, "o c out output outfile outdir out-file out-dir output-file output-dir output-directory out-directory d dest \
-        destination dst w wheel-dir wheelhouse to into target-dir save save-to save-as write write-to to-dir install-dir dist-dir"),
+        destination dst w wheel-dir wheelhouse to into target-dir save save-to save-as write write-to to-dir install-dir dist-dir zip tar tarball"),
     (Role::Removed, "remove rm drop exclude delete without except not remove-arch remove-gpu drop-arch exclude-arch"),
     (Role::Targets, "a g t arch archs arches architecture architectures gpu gpus gpu-target gpu-targets gpu-arch gpu-archs target \
         targets offload-arch offload-archs amdgpu-target amdgpu-targets gfx gfx-arch keep keep-arch keep-only only for device devices \
-        processor thin select rocm-arch pytorch-rocm-arch extract"),
+        processor thin select rocm-arch pytorch-rocm-arch extract plat platform"),
 ];
 
-/// What an option without a value asks for, besides what the command has.
-pub(super) const DRY_RUN: &[&str] = &[
-    "dry-run",
-    "dryrun",
-    "simulate",
-    "just-print",
-    "no-act",
-    "noop",
-    "what-if",
-    "whatif",
-    "pretend",
-];
-
-/// Options without values that change nothing about what is meant.
+/// What options without values ask for, besides what the command has.
 #[rustfmt::skip]
-pub(super) const HARMLESS: &[&str] = &[
-    "all", "debug", "f", "force", "h", "human", "human-readable", "i", "in-place", "inplace", "l", "long", "progress", "r", "recurse",
-    "recursive", "release", "type", "v", "verbose", "vv", "y", "yes",
+const FLAGS: &[(Flag, &str)] = &[
+    (Flag::Backup, "backup bak keep-original save-original"),
+    (Flag::DryRun, "dry-run dryrun n simulate just-print no-act noop what-if whatif pretend"),
+    (Flag::ForPrograms, "csv machine-readable parseable porcelain tsv xml yaml"),
+    (Flag::Harmless, "all debug f force h human human-readable i in-place inplace l long progress r recurse recursive release type v \
+        verbose vv y yes"),
+    (Flag::HostOnly, "host-only no-gpu remove-section strip-all"),
+    (Flag::Native, NATIVE),
 ];
+
+/// What an option without a value asks for.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(super) enum Flag {
+    /// A copy of what changes.
+    Backup,
+    /// That nothing changes.
+    DryRun,
+    /// A form that programs read.
+    ForPrograms,
+    /// Nothing that changes what is meant.
+    Harmless,
+    /// Files without any code for GPUs.
+    HostOnly,
+    /// The GPUs of this machine.
+    Native,
+}
+
+/// What stands for the GPUs of this machine.
+const NATIVE: &str =
+    "native auto current detect host-gpu local local-gpu my-gpu this-gpu this-machine";
+
+/// Options with a value that says how to print.
+const FORMATS: &str = "columns fields fmt format output-format showformat sort sort-by template";
 
 /// Words that say nothing here: the inputs say it already.
-#[rustfmt::skip]
-const FILLERS: &[&str] = &[
-    "a", "an", "all", "and", "archives", "artifacts", "as", "binary", "can", "do", "does", "for", "from", "in", "into", "is", "it",
-    "libraries", "library", "me", "my", "of", "on", "please", "program", "rocm", "the", "there", "this", "to", "wheels", "whl", "with",
-];
+const FILLERS: &str = "a an all and archives artifacts as binary can do does for from in into is it libraries library me my of on \
+    please program rocm the there this to wheels whl with";
 
 /// What a word or the name of an option asks for. Of a compound such as `list-targets`, the first part counts.
 pub(super) fn intent(word: &str) -> Option<Intent> {
@@ -149,6 +164,12 @@ pub(super) fn command(intent: Intent) -> &'static str {
     row.and_then(|(_, words)| words.split(' ').next()).unwrap_or("show")
 }
 
+/// How packages are split.
+pub(super) const PACKAGES: &str = "kpack makes no packages; docs/packages.md shows how to build them (`dh_kpack`, `%kpack_split`)";
+
+/// How to undo `kpack trim`.
+pub(super) const TRIMMED: &str = "only installing the files again brings back what `kpack trim` removed; `kpack doctor` prints the command";
+
 /// What somebody has to know who types one of these words, besides the commands that come near.
 #[rustfmt::skip]
 const NOTES: &[(&str, &str)] = &[
@@ -159,19 +180,19 @@ const NOTES: &[(&str, &str)] = &[
     ("owner", "`dpkg -S` or `rpm -qf` says which package a file belongs to"),
     ("backup snapshot", "kpack keeps no copies, so copy files with `cp -a` before you trim them; `kpack join` undoes a split"),
     ("config settings", "kpack has no configuration file; its commands have options"),
-    ("list-targets list-gpus list-archs help-targets", "kpack has no list of targets; `kpack show` lists those of a file, and `kpack doctor` those of this machine"),
+    ("list-targets list-gpus list-archs help-targets", "docs/gpus.md lists GPUs and their targets; `kpack show` lists the targets of a file, and `kpack doctor --print-arch` those of this machine"),
+    ("deb debs debian build-deb split-deb rpm rpms build-rpm split-rpm", PACKAGES),
+    ("untrim", TRIMMED),
     ("watch", "kpack does not run in the background; call it after each build"),
 ];
 
 pub(super) fn note(word: &str) -> Option<&'static str> {
-    let holds = |(words, _): &&(&str, &str)| words.split(' ').any(|known| known == word);
-    NOTES.iter().find(holds).map(|(_, note)| *note)
+    NOTES.iter().find(|(words, _)| holds(words, word)).map(|(_, note)| *note)
 }
 
 /// What exactly this word asks for.
 pub(super) fn verb(word: &str) -> Option<Intent> {
-    let holds = |(_, words): &&(Intent, &str)| words.split_whitespace().any(|known| known == word);
-    VERBS.iter().find(holds).map(|(intent, _)| *intent)
+    VERBS.iter().find(|(_, words)| holds(words, word)).map(|(intent, _)| *intent)
 }
 
 /// The verb that a word with one wrong, missing, additional or exchanged letter was meant to be.
@@ -194,10 +215,25 @@ pub(super) fn is_near(one: &str, other: &str) -> bool {
 }
 
 pub(super) fn role(name: &str) -> Option<Role> {
-    let holds = |(_, names): &&(Role, &str)| names.split_whitespace().any(|known| known == name);
-    ROLES.iter().find(holds).map(|(role, _)| *role)
+    ROLES.iter().find(|(_, names)| holds(names, name)).map(|(role, _)| *role)
+}
+
+pub(super) fn flag(name: &str) -> Option<Flag> {
+    FLAGS.iter().find(|(_, names)| holds(names, name)).map(|(flag, _)| *flag)
+}
+
+pub(super) fn is_native(word: &str) -> bool {
+    holds(NATIVE, word)
+}
+
+pub(super) fn is_format(name: &str) -> bool {
+    holds(FORMATS, name)
+}
+
+fn holds(words: &str, word: &str) -> bool {
+    words.split_whitespace().any(|own| own == word)
 }
 
 pub(super) fn is_filler(word: &str) -> bool {
-    FILLERS.contains(&word.to_lowercase().as_str())
+    holds(FILLERS, &word.to_lowercase())
 }
