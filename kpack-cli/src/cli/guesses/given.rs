@@ -225,6 +225,10 @@ impl Given {
         if known.is_none() && has_command && !self.unknown.iter().any(|known| known == option) {
             self.unknown.push(option.to_owned());
         }
+        if known.is_none() && single == Some("json") {
+            self.options.push(vec!["--json".to_owned()]);
+            return taken;
+        }
         if known.is_none()
             && let Some(taken) = self.read_format(&name, single, taken)
         {
@@ -238,10 +242,6 @@ impl Given {
                 self.read_flag(flag);
                 return 0;
             }
-        }
-        if known.is_none() && single == Some("json") {
-            self.options.push(vec!["--json".to_owned()]);
-            return taken;
         }
         let role = match words::role(&name) {
             // With pip, it names a directory.
@@ -366,7 +366,9 @@ impl Given {
             Flag::Harmless => {}
             Flag::HostOnly => {
                 self.host_only = true;
-                self.intent = self.intent.or(Some(Intent::Trim));
+                // As with `objcopy --remove-section`, of whose options most extract.
+                let intent = self.intent.filter(|intent| *intent != Intent::Extract);
+                self.intent = intent.or(Some(Intent::Trim));
             }
             Flag::Native => self.targets.push("native".to_owned()),
         }
@@ -446,7 +448,7 @@ impl Given {
         if let Some(path) = self.rest.pop() {
             // It may also be one more input, with a wrong name.
             self.is_doubtful |= match self.intent {
-                Some(Intent::Trim) => true,
+                Some(Intent::Trim) => !self.host_only,
                 Some(Intent::Join | Intent::Merge) => self.inputs.iter().any(Input::is_file),
                 _ => false,
             } || !self.rest.is_empty();

@@ -787,6 +787,9 @@ impl Planner<'_> {
                 || named(split::module_of(path.strip_suffix(USR).unwrap_or(path).as_ref()));
             // It drops all other code, which nobody else means.
             let means_it = given.commands.first().is_some_and(|name| name == "split");
+            // In place, it would remove the code.
+            let host_only = given.host_only && self.copy_of(input).is_some();
+            let only = if host_only { command!("--only host") } else { Vec::new() };
             let (arch, dry_run) = (if means_it { self.arch() } else { Vec::new() }, self.dry_run());
             let words = match input.kind {
                 Kind::Binary | Kind::Directory if !means_it && !self.targets.is_empty() => {
@@ -822,9 +825,6 @@ impl Planner<'_> {
                         .as_deref()
                         .map(|name| command!("--module {}", name))
                         .unwrap_or_default();
-                    // In place, it would remove the code.
-                    let host_only = given.host_only && self.copy_of(input).is_some();
-                    let only = if host_only { command!("--only host") } else { Vec::new() };
                     command!(
                         "kpack split {} {} {} {} {}",
                         only,
@@ -837,7 +837,8 @@ impl Planner<'_> {
                 _ => {
                     let prefix = self.place(input, &mut line);
                     command!(
-                        "kpack split --prefix {} --module {} --all {} {}",
+                        "kpack split {} --prefix {} --module {} --all {} {}",
+                        only,
                         prefix,
                         &*module(),
                         arch,
@@ -984,9 +985,9 @@ impl Planner<'_> {
                 let trim = command!("kpack trim --arch {} {} --dry-run", &*target, self.paths());
                 // A dry run has no output.
                 let trim = if self.given.output.is_some() { Vec::new() } else { lines(trim) };
-                let moves_code = self.inputs.iter().all(Input::is_file)
-                    && !self.are_split()
-                    && !self.given.removes;
+                let is_file = |input: &Input| input.is_file() || self.given.host_only;
+                let moves_code =
+                    self.inputs.iter().all(is_file) && !self.are_split() && !self.given.removes;
                 let mut split = if moves_code { self.split() } else { Vec::new() };
                 split.retain(changes);
                 [split, trim].concat()
@@ -1109,6 +1110,9 @@ impl Planner<'_> {
             }
         };
         let programs = self.of(Kind::Binary);
+        if programs.is_empty() && !self.inputs.is_empty() {
+            return self.show("show");
+        }
         let loaded = programs.iter().filter_map(loaded).flatten();
         let loaded =
             loaded.filter_map(|library| Some(library.path?.to_string_lossy().into_owned()));
