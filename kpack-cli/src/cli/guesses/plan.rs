@@ -406,10 +406,11 @@ impl Planner<'_> {
             // Its code is in archives, and who unpacks a binary wants it back.
             Extract if self.are_split() && self.targets.is_empty() => self.join(),
             Extract => self.extract(),
-            Gpus if self.inputs.is_empty() && has_gpu() => {
-                lines(command!("kpack doctor --print-arch"))
+            Gpus if self.inputs.is_empty() => {
+                let known = lines(command!("kpack targets --list"));
+                let own = has_gpu().then(|| lines(command!("kpack doctor --print-arch")));
+                own.into_iter().flatten().chain(known).collect()
             }
-            Gpus if self.inputs.is_empty() => Vec::new(),
             Install if given.output.is_some() && !self.of(Kind::Binary).is_empty() => self.stage(),
             Install => self.install(),
             // A binary and its archives are joined.
@@ -469,7 +470,7 @@ impl Planner<'_> {
             Embed if adds => {
                 "kpack adds no code for other GPUs; compile for them with `--offload-arch`, once per GPU"
             }
-            Gpus if lines.len() == 0 => {
+            Gpus if self.inputs.is_empty() && !has_gpu() => {
                 "kpack finds no GPU here that ROCm can use; docs/gpus.md lists GPUs and their targets"
             }
             Build => "kpack does not compile; the build tool does, before kpack",

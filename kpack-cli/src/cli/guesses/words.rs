@@ -71,7 +71,7 @@ const VERBS: &[(Intent, &str)] = &[
     (Intent::Libraries, "doctor ldd lddtree libs depends deps dependencies needed"),
     (Intent::Repair, "doctor repair fix repack"),
     (Intent::Gpus, "doctor arch archs arches architecture architectures gpu gpus gfx target targets device devices rocminfo detect \
-        list-gpus list-devices show-gpus"),
+        list-gpus list-devices list-targets list-archs help-targets show-gpus"),
     (Intent::Explain, "explain error errors what meaning code-of lookup perror strerror reason"),
     (Intent::Stage, "stage copy cp deploy ship dist distribute collect gather release publish portable appimage vendor relocate"),
     (Intent::Bundle, "stage bundle"),
@@ -180,7 +180,6 @@ const NOTES: &[(&str, &str)] = &[
     ("owner", "`dpkg -S` or `rpm -qf` says which package a file belongs to"),
     ("backup snapshot", "kpack keeps no copies, so copy files with `cp -a` before you trim them; `kpack join` undoes a split"),
     ("config settings", "kpack has no configuration file; its commands have options"),
-    ("list-targets list-gpus list-archs help-targets", "docs/gpus.md lists GPUs and their targets; `kpack show` lists the targets of a file, and `kpack doctor --print-arch` those of this machine"),
     ("deb debs debian build-deb split-deb rpm rpms build-rpm split-rpm", PACKAGES),
     ("untrim", TRIMMED),
     ("watch", "kpack does not run in the background; call it after each build"),
