@@ -1080,6 +1080,43 @@ fn binaries_for_windows_are_trimmed_and_load() {
     }
 }
 
+/// Given a DLL whose last bundle ends anywhere, when it is trimmed, then it can be trimmed again, split and joined, and has the code that
+/// was chosen first.
+#[test]
+fn what_is_trimmed_for_windows_is_trimmed_again_and_split() {
+    for linker in WINDOWS_LINKERS.into_iter().filter(|linker| linker.is_there()) {
+        let tree = Tree::new();
+        let [fat, trimmed] = ["fat/vec.dll", "bin/vec.dll"].map(|name| tree.path(name));
+        let targets = ["gfx1030", "gfx1100", "gfx942"].into_iter().zip(1..);
+        let own = Vec::from_iter(targets.map(|(target, seed)| {
+            let bytes = (0..20_001 * seed)
+                .map(|at: u32| (at.wrapping_mul(at).wrapping_mul(seed) >> 7) as u8);
+            code_with(target, &Vec::from_iter(bytes))
+        }));
+        let library = FatLibrary::new().wrapper(Storage::Zstd(2), own);
+        let build = WindowsBuild { linker, is_program: false, flags: &[] };
+        for path in [&fat, &trimmed] {
+            fs::create_dir_all(path.parent().unwrap()).unwrap();
+        }
+        library.build_for_windows(build, &fat).unwrap();
+        fs::copy(&fat, &trimmed).unwrap();
+        let code = |path: &Path| {
+            differences(&LinkedBinary::open(path).unwrap(), &LinkedBinary::open(&fat).unwrap())
+                .unwrap()
+        };
+        for gpus in ["gfx1030,gfx1100", "gfx1100"] {
+            trim(&tree, &format!("--arch {gpus} bin"));
+            assert_eq!(targets_of(&trimmed).join(","), gpus, "{linker:?}");
+            assert_eq!(code(&trimmed), [""; 0], "{linker:?}");
+        }
+        succeeds(&tree, &words("split --prefix . --module vec bin/vec.dll"));
+        succeeds(&tree, &words("verify ."));
+        succeeds(&tree, &words("join --prefix . --arch gfx1100 bin/vec.dll"));
+        assert_eq!(code(&trimmed), [""; 0], "{linker:?}");
+        runs(&trimmed).unwrap();
+    }
+}
+
 /// Given packages that dpkg and rpm installed, when their files are trimmed, then both say so.
 #[test]
 fn package_managers_list_what_was_trimmed() {

@@ -106,7 +106,8 @@ impl PeJoinPlan {
         let mut sections = moved(image, &gaps);
         sections[index] = Section {
             virtual_size: section.memory_size(),
-            file_size: used,
+            // With the padding, since what follows stays aligned if another run cuts this out.
+            file_size: room,
             offset: section.offset,
             ..sections[index].clone()
         };
