@@ -395,31 +395,45 @@ impl Database {
         !installed.targets.is_empty() || self.is_beside(&installed.directory)
     }
 
-    /// The file that its library loads first for a processor, if it is missing from a directory with these names although others for
-    /// the processor are there. Other missing files are found by the names in those files, or beside the files of other targets.
+    /// The file that its library loads first for a GPU, if it is missing from a directory with these names although others for its
+    /// processor are there. Other missing files are found by the names in those files, or beside the files of other targets.
     pub fn missing_first<'n>(
         &self,
         names: impl Iterator<Item = &'n str>,
-        processor: &str,
+        gpu: &TargetId,
     ) -> Option<String> {
         let names = BTreeSet::from_iter(names.map(uncompressed));
-        let is_own = |name: &&str| {
-            let named = target_names::in_file_name(name);
-            named.iter().any(|target| target.processor() == processor)
+        let processor = gpu.processor();
+        let own = |start: &'static str| {
+            let own = names.iter().filter(move |name| name.starts_with(start));
+            let targets = own.flat_map(|name| target_names::in_file_name(name));
+            targets.filter(|target| target.processor() == processor)
         };
-        if !self.is_tensile || !names.iter().any(is_own) {
+        if !self.is_tensile || own("").next().is_none() {
             return None;
         }
-        let lazy = format!("TensileLibrary_lazy_{processor}.dat");
-        if !names.contains(&*lazy) {
-            let others =
-                [format!("TensileLibrary_{processor}.dat"), "TensileLibrary.dat".to_owned()];
-            let has_other = others.iter().any(|other| names.contains(&**other));
-            return (!has_other).then_some(lazy);
+        let [lazy, by_processor, whole] = [
+            format!("TensileLibrary_lazy_{processor}.dat"),
+            format!("TensileLibrary_{processor}.dat"),
+            "TensileLibrary.dat".to_owned(),
+        ];
+        if ![&lazy, &by_processor, &whole].into_iter().any(|first| names.contains(&**first)) {
+            // The code of a library that is loaded as a whole is in one file.
+            let is_whole = names.contains(&*format!("TensileLibrary_{processor}.co"));
+            return Some(if is_whole { whole } else { lazy });
         }
-        let start = format!("Kernels.so-000-{processor}");
-        let has_source = names.iter().any(|name| name.starts_with(&start));
-        (self.name == "rocblas" && !has_source).then(|| format!("{start}.hsaco"))
+        // Without these kernels, rocBLAS launches nothing for some types, and reports success.
+        const SOURCE: &str = "Kernels.so-000-";
+        if self.name != "rocblas" || own(SOURCE).any(|target| target.may_run_on(gpu)) {
+            return None;
+        }
+        let features = |target: &TargetId| {
+            Vec::from_iter(target.features().map(|(feature, _)| feature.to_owned()))
+        };
+        let like = own(SOURCE).next().map(|other| features(&other)).unwrap_or_default();
+        let missing = gpu.compatible().into_iter().find(|target| features(target) == like);
+        let missing = missing.unwrap_or_else(|| gpu.plain()).to_string();
+        Some(format!("{SOURCE}{}.hsaco", missing.replace(':', "-")))
     }
 
     /// Whether a directory contains a file for all targets whose name shows that it belongs to this database.
@@ -511,10 +525,11 @@ mod tests {
 
     #[test]
     fn the_file_that_a_library_loads_first() {
-        let missing = |library: &str, names: &[&str]| {
-            let names = names.iter().copied();
-            of_library(library).unwrap().missing_first(names, "gfx1100")
+        let missing_for = |gpu: &str, library: &str, names: &[&str]| {
+            let (names, gpu) = (names.iter().copied(), gpu.parse().unwrap());
+            of_library(library).unwrap().missing_first(names, &gpu)
         };
+        let missing = |library: &str, names: &[&str]| missing_for("gfx1100", library, names);
         let (lazy, kernels) = ("TensileLibrary_lazy_gfx1100.dat", "Kernels.so-000-gfx1100.hsaco");
         let code = "TensileLibrary_Type_SS_gfx1100.co";
         assert_eq!(missing("librocblas.so", &[lazy, kernels, code]), None);
@@ -524,9 +539,32 @@ mod tests {
         let compressed = "TensileLibrary_lazy_gfx1100.dat.zlib";
         assert_eq!(missing("libhipblaslt.so", &[compressed, code]), None);
         // Others are loaded as a whole, or have nothing for this GPU.
-        assert_eq!(missing("librocblas.so", &["TensileLibrary.dat", code]), None);
+        let (whole, code) = ("TensileLibrary.dat", "TensileLibrary_gfx1100.co");
+        for library in [whole, "TensileLibrary_gfx1100.dat"] {
+            assert_eq!(missing("librocblas.so", &[library, kernels, code]), None);
+            assert_eq!(missing("librocblas.so", &[library, kernels]), None);
+            assert_eq!(missing("librocblas.so", &[library, code]).as_deref(), Some(kernels));
+            assert_eq!(missing("libhipblaslt.so", &[library, code]), None);
+        }
+        assert_eq!(missing("librocblas.so", &[kernels, code]).as_deref(), Some(whole));
         assert_eq!(missing("librocblas.so", &["TensileLibrary_Type_SS_gfx942.co"]), None);
         assert_eq!(missing("librocfft.so", &[code]), None);
+
+        // Code for one setting of a feature does not run with the other.
+        let (on, off) =
+            ("Kernels.so-000-gfx90a-xnack+.hsaco", "Kernels.so-000-gfx90a-xnack-.hsaco");
+        let any = "Kernels.so-000-gfx90a.hsaco";
+        for (gpu, kernels, expected) in [
+            ("gfx90a:sramecc+:xnack-", on, Some(off)),
+            ("gfx90a:xnack+", off, Some(on)),
+            ("gfx90a:sramecc+:xnack-", off, None),
+            ("gfx90a:sramecc+:xnack-", any, None),
+            ("gfx90a", on, None),
+            ("gfx90a:xnack-", "TensileLibrary_gfx90a.co", Some(any)),
+        ] {
+            let found = missing_for(gpu, "librocblas.so", &[whole, kernels]);
+            assert_eq!(found.as_deref(), expected, "{gpu}, {kernels}");
+        }
     }
 
     fn place(path: &str) -> Option<(&'static str, String)> {

@@ -41,8 +41,10 @@ pub(crate) enum LackingDatabase {
     All {
         library: PathBuf,
         database: &'static str,
-        /// Where it would be.
-        expected: PathBuf,
+        /// Its directory, or where that would be.
+        directory: PathBuf,
+        /// Whether there is such a directory, without files for a GPU.
+        is_there: bool,
         /// Whether the library does not work without it.
         is_required: bool,
     },
@@ -108,7 +110,8 @@ impl Lacking {
         if !unlisted.is_empty() {
             return Ok(());
         }
-        let found = Vec::from_iter(found.into_iter().filter(|found| database.has_files(found)));
+        let (found, without_files): (Vec<_>, Vec<_>) =
+            found.into_iter().partition(|found| database.has_files(found));
         // ROCm 7.14's rocFFT has its kernels in archives.
         let is_split = || {
             let linked = or_refused(LinkedBinary::open(&library))?;
@@ -116,9 +119,11 @@ impl Lacking {
         };
         let is_lacking = found.is_empty() && !database.is_beside(directory);
         if is_lacking && (database.is_required || !is_split()?) {
+            let there = without_files.into_iter().next().map(|found| found.directory);
             self.databases.push(LackingDatabase::All {
                 database: database.name,
-                expected: database.expected(directory),
+                is_there: there.is_some(),
+                directory: there.unwrap_or_else(|| database.expected(directory)),
                 is_required: database.is_required,
                 library: library.clone(),
             });
@@ -175,18 +180,19 @@ impl Lacking {
                 Err(error) => return Err(error),
             }
         }
-        let gaps = gaps(entries.iter()).into_iter();
-        let own = gaps.filter(|gap| gap.targets.is_empty() || gap.targets.iter().any(is_for));
-        let files = own.map(|gap| LackingDatabase::Files(gap.from.clone(), gap.text()));
-        self.databases.extend(files);
         let names = entries.iter().filter_map(|entry| entry.path.file_name()?.to_str());
+        // Other files may be useless without this one, so it comes before them.
         for gpu in reader.machine.gpus() {
-            let first = database.missing_first(names.clone(), gpu.processor());
+            let first = database.missing_first(names.clone(), gpu);
             let text =
                 first.map(|first| format!("{first} is missing, which the library loads first"));
             let directory = found.directory.clone();
             self.databases.extend(text.map(|text| LackingDatabase::Files(directory, text)));
         }
+        let gaps = gaps(entries.iter()).into_iter();
+        let own = gaps.filter(|gap| gap.targets.is_empty() || gap.targets.iter().any(is_for));
+        let files = own.map(|gap| LackingDatabase::Files(gap.from.clone(), gap.text()));
+        self.databases.extend(files);
         Ok(())
     }
 }

@@ -43,15 +43,17 @@ fn of_library(lacking: &LackingLibrary, process: &Process, machine: &Machine) ->
 
 fn of_database(lacking: &LackingDatabase) -> Finding {
     match lacking {
-        LackingDatabase::All { library, database, expected, is_required } => {
+        LackingDatabase::All { library, database, directory, is_there, is_required } => {
             let (severity, without) = match is_required {
                 true => (Severity::Fault, "fails without it"),
                 false => (Severity::Note, "compiles or searches for kernels at run time instead"),
             };
-            let text = format!(
-                "the kernel database {database} is missing: looked for `{}`; this library {without}",
-                expected.display()
-            );
+            let directory = directory.display();
+            let lacks = match is_there {
+                true => format!("has no file for any GPU in `{directory}`"),
+                false => format!("is missing: looked for `{directory}`"),
+            };
+            let text = format!("the kernel database {database} {lacks}; this library {without}");
             let help = "copy this directory from the ROCm that the library is from";
             Finding::new(severity, ids::MISSING_DATABASE, library, text).with_help(help)
         }

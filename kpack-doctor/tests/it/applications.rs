@@ -280,6 +280,14 @@ fn libraries_without_their_kernel_databases() {
              library is from"
         );
     }
+    // What is for all GPUs was copied alone.
+    tree.write("app/lib/rocblas/5/library/TensileLibrary.dat", "");
+    assert_eq!(
+        faults(&tree, PROGRAM, Counts::Application),
+        "/tree/app/lib/librocblas.so.5 [missing-database] the kernel database rocblas has no file for any GPU in \
+         `/tree/app/lib/rocblas/5/library`; this library fails without it; copy this directory from the ROCm that the \
+         library is from"
+    );
     // These work without theirs.
     for (name, database) in [
         ("libMIOpen.so.1", "share/miopen/db"),
