@@ -264,6 +264,33 @@ fn libraries_that_are_loaded_by_name() {
     }
 }
 
+/// Given a library that is loaded by name, and needs one that the program has loaded before, without a run path that leads there,
+/// then it is staged, and works.
+#[test]
+fn what_is_loaded_before() {
+    let tree = Tree::new();
+    tree.write("f.c", "int f(void) { return 0; }");
+    tree.write("g.c", "int f(void); int g(void) { return f(); }");
+    let code = "#include <dlfcn.h>\nint f(void);\n\
+        int main(void) { return f() || !dlopen(\"libg.so\", RTLD_NOW); }";
+    tree.write("main.c", code);
+    fs::create_dir(tree.path("lib")).unwrap();
+    fs::create_dir(tree.path("plugins")).unwrap();
+    for tags in ["--disable-new-dtags", "--enable-new-dtags"] {
+        for arguments in [
+            "-shared -fPIC f.c -o lib/libf.so -Wl,-soname,libf.so".to_owned(),
+            "-shared -fPIC g.c lib/libf.so -o plugins/libg.so -Wl,-soname,libg.so".to_owned(),
+            format!("main.c lib/libf.so -o main -Wl,{tags},-rpath,$ORIGIN/lib:$ORIGIN/plugins"),
+        ] {
+            let mut cc = Command::new("cc");
+            process::run(cc.args(words(&arguments)).current_dir(tree.root()));
+        }
+        process::run(&mut Command::new(tree.path("main")));
+        succeeds(&tree, &words("stage main --also plugins/libg.so --output-dir dist --quiet"));
+        process::run(&mut Command::new(tree.path("dist/bin/main")));
+    }
+}
+
 #[test]
 fn what_the_system_provides() {
     let tree = application();
@@ -503,7 +530,8 @@ fn what_is_named_like_the_cache_of_a_build() {
     assert!(said.contains("[build-path]"), "{said}");
 }
 
-/// Given a program for Windows with a DLL beside it, then both are staged.
+/// Given a program for Windows with a DLL beside it, and one elsewhere that needs the former, as Windows finds it, then all are
+/// staged. Two DLLs whose names differ only in case would be one file.
 #[test]
 fn a_program_for_windows() {
     if !kpack_tests::require::tool(kpack_tests::windows::COMPILER) {
@@ -512,12 +540,34 @@ fn a_program_for_windows() {
     let tree = Tree::new();
     tree.write("f.c", "__declspec(dllexport) int f(void) { return 0; }");
     tree.write("main.c", "int f(void); int main(void) { return f(); }");
-    for arguments in ["-shared f.c -o f.dll", "main.c f.dll -o main.exe"] {
+    tree.write("g.c", "int f(void); __declspec(dllexport) int g(void) { return f(); }");
+    for directory in ["app", "plugins", "other"] {
+        fs::create_dir(tree.path(directory)).unwrap();
+    }
+    for arguments in [
+        "-shared f.c -o app/f.dll",
+        "main.c app/f.dll -o app/main.exe",
+        "-shared g.c app/f.dll -o plugins/g.dll",
+        "-shared f.c -o other/F.dll",
+        "-shared f.c -o plugins/e.dll",
+        "-shared g.c plugins/e.dll -o plugins/h.dll",
+    ] {
         let mut compiler = Command::new(kpack_tests::windows::COMPILER);
         process::run(compiler.args(words(arguments)).current_dir(tree.root()));
     }
-    succeeds(&tree, &words("stage main.exe --output-dir dist"));
+    let stage = "stage app/main.exe --output-dir dist";
+    succeeds(&tree, &words(stage));
     assert_eq!(files(&tree, "dist/bin/"), "f.dll\nmain.exe");
+    succeeds(&tree, &words(&format!("{stage} --also plugins/g.dll")));
+    assert_eq!(files(&tree, "dist/bin/"), "f.dll\ng.dll\nmain.exe");
+    succeeds(&tree, &words(&format!("{stage} --also plugins=plugins/g.dll")));
+    assert_eq!(files(&tree, "dist/"), ".kpack-stage\nbin/f.dll\nbin/main.exe\nplugins/g.dll");
+    assert_snapshot!(said(&tree, &words(&format!("{stage} --also other/F.dll"))));
+    succeeds(&tree, &words(&format!("{stage} --also plugins/h.dll")));
+    assert_eq!(files(&tree, "dist/bin/"), "e.dll\nf.dll\nh.dll\nmain.exe");
+    assert_snapshot!(said(&tree, &words(&format!("{stage} --also plugins=plugins/h.dll"))));
+    fs::remove_file(tree.path("app/f.dll")).unwrap();
+    assert_snapshot!(said(&tree, &words(&format!("{stage} --also plugins/g.dll"))));
 }
 
 /// Given more libraries than files that a process may have open, then all are staged.

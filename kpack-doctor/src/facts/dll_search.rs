@@ -3,12 +3,13 @@
 //! loaded already, known DLLs, the program's directory, those of Windows, and then PATH. The files may be on any system.
 //!
 //! A DLL that is examined by itself is taken to be loaded by its path: what it needs is then searched for in its own
-//! directory. Manifests, and what programs add to the search, are left out.
+//! directory, and in that of the program, if a scope says which. Manifests, and what programs add to the search, are left out.
 
 use std::collections::{HashMap, HashSet, VecDeque};
 use std::env;
 use std::ffi::OsStr;
 use std::fs::File;
+use std::iter;
 use std::path::{Path, PathBuf};
 
 use kpack_core::{Error, files};
@@ -52,7 +53,7 @@ struct Request {
 /// The search for the DLLs of one file.
 struct Search<'s> {
     scope: Option<&'s Scope>,
-    /// The files in the program's directory, by the keys of their names.
+    /// The files in the directory of the file and in that of the program, by the keys of their names. The former count first.
     beside: HashMap<String, PathBuf>,
     /// The directories that are searched after it.
     directories: Vec<PathBuf>,
@@ -67,10 +68,15 @@ struct Search<'s> {
 
 impl<'s> Search<'s> {
     fn new(directory: &Path, scope: Option<&'s Scope>) -> Result<Self, Error> {
-        let beside = files::list(directory)?.into_iter().filter_map(|path| {
-            let name = path.file_name()?.to_str().map(fold_case)?;
-            Some((name, path))
-        });
+        let inherited = scope.into_iter().flat_map(|scope| &scope.inherited);
+        let mut beside = HashMap::new();
+        for directory in iter::once(directory).chain(inherited.map(PathBuf::as_path)) {
+            for path in files::list(directory)? {
+                if let Some(name) = path.file_name().and_then(OsStr::to_str) {
+                    beside.entry(fold_case(name)).or_insert(path);
+                }
+            }
+        }
         let is_confined = scope.is_some_and(|scope| scope.directory.is_some());
         let (mut directories, mut of_system) = (Vec::new(), 0);
         if cfg!(windows) && !is_confined {
@@ -83,7 +89,7 @@ impl<'s> Search<'s> {
         }
         Ok(Self {
             scope,
-            beside: beside.collect(),
+            beside,
             directories,
             of_system,
             known: HashSet::new(),

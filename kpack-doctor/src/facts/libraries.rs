@@ -77,7 +77,8 @@ pub struct Scope {
     pub directory: Option<PathBuf>,
     /// What the system provides.
     pub system: SystemLibraries,
-    /// The directories of the DT_RPATH of the program that loads a library by name: those without a run path inherit it.
+    /// What a library gets from the program that loads it by name: the directories of its DT_RPATH, which libraries without a run
+    /// path inherit, or the directory of a program for Windows.
     pub inherited: Vec<PathBuf>,
 }
 

@@ -82,6 +82,13 @@ fn judged(
             ids::MISSING_DATABASE => {
                 Some("copy it beside the original, and stage again".to_owned())
             }
+            ids::INCOMPLETE_DATABASE => {
+                Some("copy the missing files to the original, and stage again".to_owned())
+            }
+            ids::MISSING_ARCHIVE => {
+                let others = if are_wanted { "" } else { ", or list other GPUs with `--arch`" };
+                Some(format!("install it for the original{others}, and stage again"))
+            }
             _ => finding.help.filter(|_| lacks),
         };
         let help = help.map(|help| format!("; {help}")).unwrap_or_default();

@@ -79,6 +79,8 @@ struct Collector<'a> {
     names: BTreeSet<String>,
     /// For each library that was not found, the files that need it.
     missing: BTreeMap<String, BTreeSet<PathBuf>>,
+    /// The directories of programs for Windows, where DLLs find others.
+    program_directories: Vec<PathBuf>,
 }
 
 /// Finds what the given programs and libraries need.
@@ -93,6 +95,7 @@ pub(super) fn collect(options: &AppOptions, system: &SystemLibraries) -> Result<
         left: VecDeque::new(),
         names: BTreeSet::new(),
         missing: BTreeMap::new(),
+        program_directories: Vec::new(),
     };
     for path in &options.programs {
         let name = path.file_name().unwrap_or_default().to_owned();
@@ -123,10 +126,17 @@ impl Collector<'_> {
             }
             role => role,
         };
+        let is_program = role == Role::Program;
         if !self.add(&linked, &found.path, role, found.name)? {
             return Ok(());
         }
-        let libraries = match libraries(&linked, self.system)? {
+        let inherited = if is_program { &[][..] } else { &self.program_directories };
+        let loading = libraries(&linked, self.system, inherited)?;
+        if is_program && linked.image.is_for_windows() {
+            let real = found.path.canonicalize().map_err(|e| Error::io(&found.path, "find", e))?;
+            self.program_directories.extend(real.parent().map(Path::to_owned));
+        }
+        let libraries = match loading {
             Loading::Listed(libraries) => libraries,
             Loading::Fails(why) => {
                 let text = format!("the dynamic linker cannot load it: {why}");
@@ -271,7 +281,12 @@ impl Collector<'_> {
     }
 
     /// Fails if a library was not found.
-    fn all_there(&self) -> Result<(), Error> {
+    fn all_there(&mut self) -> Result<(), Error> {
+        // The dynamic linker takes a library that is loaded under the same name. The output leads to it, whatever is loaded first.
+        let libraries = self.facts.binaries.values().filter(|binary| binary.role != Role::Program);
+        for name in libraries.flat_map(|library| &library.names) {
+            self.missing.remove(&*name.to_string_lossy());
+        }
         let Some((name, by)) = self.missing.first_key_value() else {
             return Ok(());
         };
@@ -282,7 +297,7 @@ impl Collector<'_> {
             others => format!("; also missing: {}", list(others)),
         };
         let not_found = match is_dll {
-            true => format!("is not in its directory{others}; copy it there"),
+            true => format!("is not in its directory or the program's{others}; copy it there"),
             false => format!(
                 "the dynamic linker does not find{others}; install it, add its directory to LD_LIBRARY_PATH"
             ),
@@ -348,13 +363,18 @@ fn read(path: &Path) -> Result<LinkedBinary, Error> {
 }
 
 /// The libraries that a file is loaded with, apart from those that only libraries of the system need.
-fn libraries(linked: &LinkedBinary, system: &SystemLibraries) -> Result<Loading, Error> {
+fn libraries(
+    linked: &LinkedBinary,
+    system: &SystemLibraries,
+    inherited: &[PathBuf],
+) -> Result<Loading, Error> {
     if let Some(image) = linked.image.elf() {
         let dynamic = Dynamic::read(image).map_err(|error| binary_error(&linked.path, error))?;
         if dynamic.entries.is_empty() {
             return Ok(Loading::Listed(Vec::new()));
         }
     }
-    let scope = Scope { system: system.clone(), ..Scope::default() };
+    let (system, inherited) = (system.clone(), inherited.to_owned());
+    let scope = Scope { system, inherited, ..Scope::default() };
     libraries_of(&linked.path, &linked.image, Some(&scope))
 }

@@ -7,6 +7,7 @@ use std::path::{Component, Path, PathBuf};
 
 use kpack_core::files::{open, same_bytes, with_slashes};
 use kpack_core::{Error, ids, interrupt};
+use kpack_format::names::fold_case;
 use kpack_format::{Delivery, TargetId};
 use kpack_split::input::{walk, walk_error};
 use kpack_split::trim::Keep;
@@ -54,6 +55,8 @@ pub(super) struct Plan {
     pub(super) targets: BTreeMap<PathBuf, TargetId>,
     /// The other programs and libraries with device code that is not split, by module.
     pub(super) fat: BTreeMap<String, Vec<PathBuf>>,
+    /// Whether it runs on Windows.
+    pub(super) is_for_windows: bool,
 }
 
 /// Directories whose libraries every program finds. Where they are says nothing about an application.
@@ -75,11 +78,16 @@ const BIN: &str = "bin";
 /// [`Error::Refused`] for two files of one name, and files that cannot be found in the output; [`Error::Io`].
 pub(super) fn plan(facts: &Facts, output: &Path, keep: Option<&Keep>) -> Result<Plan, Error> {
     let layout = Layout::new(facts);
-    let mut planner = Planner { output, keep, plan: Plan::default() };
+    let is_for_windows = facts.binaries.values().any(|binary| binary.is_for_windows);
+    let plan = Plan { is_for_windows, ..Plan::default() };
+    let mut planner = Planner { output, keep, plan };
     for (real, binary) in &facts.binaries {
         planner.binary(real, binary, &layout)?;
     }
     planner.has_directories()?;
+    if is_for_windows {
+        planner.has_distinct_names()?;
+    }
     Ok(planner.plan)
 }
 
@@ -293,10 +301,6 @@ impl Planner<'_> {
                 return Ok(());
             }
         }
-        let from = |entry: &Entry| match entry {
-            Entry::Link(target) => format!("a link to {}", target.display()),
-            other => other.source().unwrap_or(Path::new("")).display().to_string(),
-        };
         let what_to_do = match (known, &entry) {
             _ if self.plan.programs.contains(&at) => "stage these programs apart",
             (Entry::Copy(_) | Entry::Manifest(_), _) | (_, Entry::Copy(_) | Entry::Manifest(_)) => {
@@ -306,10 +310,27 @@ impl Planner<'_> {
         };
         let text = format!(
             "would be both {} and {}, which differ; {what_to_do}",
-            from(known),
-            from(&entry)
+            described(known),
+            described(&entry)
         );
         Err(Error::rejected(ids::NAME_CLASH, &self.output.join(at), text))
+    }
+
+    /// Fails if the names of two files differ only in case.
+    fn has_distinct_names(&self) -> Result<(), Error> {
+        let mut known = BTreeMap::new();
+        for (path, entry) in &self.plan.entries {
+            let Some(other) = known.insert(fold_case(&with_slashes(path)), entry) else {
+                continue;
+            };
+            let text = format!(
+                "would be both {} and {}, because their names differ only in case, which Windows ignores; stage only one of them",
+                described(other),
+                described(entry)
+            );
+            return Err(Error::rejected(ids::NAME_CLASH, &self.output.join(path), text));
+        }
+        Ok(())
     }
 
     /// Fails if a file would be where others need a directory.
@@ -328,6 +349,14 @@ impl Planner<'_> {
             return Err(Error::rejected(ids::NAME_CLASH, &self.output.join(file), text));
         }
         Ok(())
+    }
+}
+
+/// What an entry is made of, for people.
+fn described(entry: &Entry) -> String {
+    match entry {
+        Entry::Link(target) => format!("a link to {}", target.display()),
+        other => other.source().unwrap_or(Path::new("")).display().to_string(),
     }
 }
 

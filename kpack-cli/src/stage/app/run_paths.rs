@@ -142,9 +142,13 @@ impl Staged<'_> {
         for program in &self.plan.programs {
             let origin = self.root.join(program);
             let origin = origin.parent().unwrap_or(self.root);
-            let path = self.strings(program, elf::DT_RPATH)?.unwrap_or_default();
-            let own = path.split(|byte| *byte == b':');
-            let own = Vec::from_iter(own.filter_map(|path| relative_to(origin, path)));
+            let own = if self.plan.is_for_windows {
+                vec![origin.to_owned()]
+            } else {
+                let path = self.strings(program, elf::DT_RPATH)?.unwrap_or_default();
+                let own = path.split(|byte| *byte == b':');
+                Vec::from_iter(own.filter_map(|path| relative_to(origin, path)))
+            };
             common = Some(match common {
                 None => own,
                 Some(mut common) => {
@@ -204,7 +208,21 @@ impl Staged<'_> {
                 Some(self.followed(place.strip_prefix(self.root).ok()?))
             };
             if let Some(path) = &library.path {
-                there.extend(inside(path));
+                let place = inside(path);
+                if let Some(place) = place.as_deref().filter(|place| self.is_apart(root, place)) {
+                    let text = format!(
+                        "needs {}, which was beside it and goes to {}, where Windows may not search for it; pass `--also {}` without a directory",
+                        library.name.display(),
+                        place.parent().unwrap_or(Path::new("")).display(),
+                        quoted(&root.file_name().unwrap_or_default().to_string_lossy())
+                    );
+                    return Err(Error::rejected(
+                        ids::MISSING_LIBRARY,
+                        &self.output.join(root),
+                        text,
+                    ));
+                }
+                there.extend(place);
                 continue;
             }
             if !library.is_missing() {
@@ -228,6 +246,19 @@ impl Staged<'_> {
             lost.insert(Lost { library: staged.to_owned(), by: self.followed(&by) });
         }
         Ok((lost, there))
+    }
+
+    /// Whether a DLL is beside the program now, although `root` found it in its own directory: how the program loads `root` decides
+    /// whether Windows searches in both.
+    fn is_apart(&self, root: &Path, dll: &Path) -> bool {
+        let source_of = |path: &Path| {
+            let source = self.plan.entries.get(path).and_then(Entry::source);
+            source.and_then(Path::parent)
+        };
+        let mut programs = self.plan.programs.iter();
+        self.plan.is_for_windows
+            && root.parent() != dll.parent()
+            && !programs.any(|program| source_of(program) == source_of(dll))
     }
 
     /// Where a link of the output leads.
