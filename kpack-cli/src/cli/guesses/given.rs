@@ -5,6 +5,7 @@ use std::path::Path;
 
 use clap::{Arg, Command};
 use kpack_core::files::{FileKind, identify};
+use kpack_format::names::is_archive;
 use kpack_format::unstable::spelling;
 use kpack_split::input::open;
 
@@ -243,6 +244,22 @@ impl Given {
                 return 0;
             }
         }
+        // As objcopy writes the content of a section.
+        if name == "dump-section"
+            && let Some((target, file)) = single.and_then(|single| single.split_once('='))
+            && let Some(targets) = targets(target)
+        {
+            self.targets.extend(targets);
+            self.output = Some(file.to_owned());
+            self.intent = Some(Intent::Extract);
+            return taken;
+        }
+        // As gzip and unzip test archives.
+        let is_archive = |next: &str| is_archive(next.as_ref()) && Path::new(next).exists();
+        if self.intent.is_none() && name == "t" && next.is_some_and(is_archive) {
+            self.intent = Some(Intent::Verify);
+            return 0;
+        }
         let role = match words::role(&name) {
             // With pip, it names a directory.
             Some(Role::Targets)
@@ -438,7 +455,8 @@ impl Given {
         let is_path = |word: &String| word.contains(['/', '.']);
         if self.intent.is_none() && self.word.is_none() && !self.inputs.is_empty() {
             let writes = self.output.is_some() || self.rest.last().is_some_and(is_path);
-            self.intent = writes.then_some(Intent::Split);
+            let intent = if self.targets.is_empty() { Intent::Split } else { Intent::Trim };
+            self.intent = writes.then_some(intent);
         }
         let writes = self.intent.is_some_and(Intent::writes);
         self.is_doubtful |= writes && self.output.is_some() && !self.rest.is_empty();

@@ -360,7 +360,12 @@ impl Planner<'_> {
                 return command
                     .map_or_else(Plan::default, |name| one(command!("kpack help {}", name)));
             }
-            if !matches!(intent, Doctor | Gpus | Build | Install | Repair) {
+            // Without a path, these are about what is installed, unless somebody wants code for what is here.
+            let is_here = match intent {
+                Install => !split_here().is_empty(),
+                _ => !matches!(intent, Doctor | Gpus | Build | Repair),
+            };
+            if is_here {
                 self.inputs.push(Input::at("."));
             }
         }
@@ -423,7 +428,7 @@ impl Planner<'_> {
                 self.show("show")
             }
             // Whether there is code for a GPU.
-            Show | Gpus => [self.doctor(), self.show("show")].concat(),
+            Show | Gpus => [self.verify(), self.show("show")].concat(),
             Split => self.split(),
             Stage => self.stage(),
             Verify => self.verify(),
@@ -1053,6 +1058,15 @@ impl Planner<'_> {
     fn verify(&self) -> Vec<Line> {
         // What a program loads can be wrong, even if nothing in it can.
         if self.given.against.is_none() && self.are_programs() && self.there().is_empty() {
+            return self.doctor();
+        }
+        // There is nothing to verify in a tree that is not split.
+        let are_trees = self.inputs.iter().all(|input| input.kind.is_tree());
+        if !self.targets.is_empty()
+            && are_trees
+            && self.of(Kind::Wheel).is_empty()
+            && !self.are_split()
+        {
             return self.doctor();
         }
         let wheels = self.of(Kind::Wheel);

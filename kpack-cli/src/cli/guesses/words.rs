@@ -53,7 +53,7 @@ const VERBS: &[(Intent, &str)] = &[
     (Intent::List, "list l ls ll t tf tvf kernel kernels code nm symbols contents content toc index members entries files enumerate \
         freeze"),
     (Intent::Extract, "extract x xf xvf get unpack unbundle unarchive unzip untar export pull dump-code carve decompress uncompress \
-        save objcopy fetch-code read-code roc-obj dump-section only-section disassemble disasm"),
+        save objcopy fetch-code read-code roc-obj dump-section only-section disassemble disasm xelf extract-elf"),
     (Intent::Split, "split separate externalize externalise detach offload outline divide break chop unlink extract-code strip-code \
         strip-gpu move move-code convert process transform partition kpack splice unmerge apply deb debs debian build-deb rpm rpms build-rpm"),
     (Intent::Join, "join reassemble undo unsplit restore revert rejoin inline reattach attach rollback reverse back putback put-back \
@@ -106,7 +106,7 @@ const ROLES: &[(Role, &str)] = &[
     (Role::Removed, "remove rm drop exclude delete without except not remove-arch remove-gpu drop-arch exclude-arch"),
     (Role::Targets, "a g t arch archs arches architecture architectures gpu gpus gpu-target gpu-targets gpu-arch gpu-archs target \
         targets offload-arch offload-archs amdgpu-target amdgpu-targets gfx gfx-arch keep keep-arch keep-only only for device devices \
-        processor thin select rocm-arch pytorch-rocm-arch extract plat platform"),
+        processor thin select rocm-arch pytorch-rocm-arch extract plat platform xelf extract-elf"),
 ];
 
 /// What options without values ask for, besides what the command has.
@@ -176,6 +176,7 @@ const NOTES: &[(&str, &str)] = &[
     ("run exec execute", "kpack does not run programs; `kpack doctor` says whether their GPU code loads"),
     ("disassemble disasm", "kpack does not disassemble; `llvm-objdump -d` does, after `kpack extract`"),
     ("hash digest sha256 sha256sum b3sum", "`kpack show --json` prints the hashes that a manifest (.kpm) lists; `kpack verify` checks them"),
+    ("ldd lddtree", "`ldd` lists all libraries; some of them have code for GPUs"),
     ("clean", "kpack keeps no cache; `kpack trim` removes the code for other GPUs"),
     ("owner", "`dpkg -S` or `rpm -qf` says which package a file belongs to"),
     ("backup snapshot", "kpack keeps no copies, so copy files with `cp -a` before you trim them; `kpack join` undoes a split"),
