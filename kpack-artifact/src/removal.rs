@@ -158,7 +158,7 @@ impl Removal {
             if !files.iter().any(|(_, target, _)| keep.matches(target)) {
                 let targets = BTreeSet::from_iter(files.iter().map(|(_, target, _)| *target));
                 self.left.extend(files.iter().map(|(path, ..)| prefix.join(path)));
-                // MIOpen's files have no code, but what was measured with it.
+                // MIOpen's files contain measurements, and no code.
                 self.lacks_code |= &*database != "miopen";
                 let what = format!("all files of {database} ({})", files.len());
                 self.without_any(&prefix.join(copy), &what, "there are none", keep, targets);

@@ -162,7 +162,7 @@ pub(crate) fn listen_for(
     }
     drop(sender);
     let (mut last, mut ended) = (VecDeque::new(), None);
-    // In looks, since somebody may stop all of it for a while.
+    // Counted in looks, so that a suspended run does not count as silence.
     let (mut silence, mut hung) = (Duration::ZERO, String::new());
     loop {
         match lines.recv_timeout(LOOK) {

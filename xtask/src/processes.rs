@@ -10,7 +10,7 @@ pub(crate) fn kill(ancestor: u32) -> String {
     let all = Command::new("ps").args(["-e", "-o", "pid=,ppid=,stat=,wchan:24=,args="]).output();
     let all = match all {
         Ok(output) => String::from_utf8_lossy(&output.stdout).into_owned(),
-        Err(error) => return format!("unknown: `ps` cannot be run: {error}"),
+        Err(error) => return format!("unknown: `ps` cannot be run: {error}\n"),
     };
     let mut children: BTreeMap<u32, Vec<(u32, String)>> = BTreeMap::new();
     for line in all.lines() {
@@ -20,10 +20,10 @@ pub(crate) fn kill(ancestor: u32) -> String {
         let rest = Vec::from_iter(words).join(" ");
         children.entry(parent).or_default().push((id, rest));
     }
-    // It comes first: otherwise it might go on after the others have ended.
     if children.is_empty() {
-        return "unknown: `ps` lists none".to_owned();
+        return "unknown: `ps` lists none\n".to_owned();
     }
+    // It comes first: otherwise it might go on after the others have ended.
     let (mut text, mut ids, mut next) = (String::new(), vec![ancestor.to_string()], vec![ancestor]);
     while let Some(parent) = next.pop() {
         for (id, what) in children.remove(&parent).unwrap_or_default() {

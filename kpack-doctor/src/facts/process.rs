@@ -1,5 +1,6 @@
 //! The processes that load binaries with device code.
 
+use std::collections::BTreeSet;
 use std::io::ErrorKind;
 use std::path::{Path, PathBuf};
 
@@ -186,9 +187,9 @@ impl Program {
         Ok(Some(Self { inherited, near }))
     }
 
-    /// Whether it may load the library at this path: a prefix such as `/usr` has programs that have nothing to do with each other.
+    /// Whether it may load the library, whose path has no symbolic links: a prefix such as `/usr` has programs that have nothing to
+    /// do with each other.
     fn may_load(&self, library: &Path) -> bool {
-        let library = real(library);
         self.near.iter().any(|directory| library.starts_with(directory))
     }
 }
@@ -215,9 +216,13 @@ fn in_prefix(path: &Path, inherited: &[PathBuf], reader: &Reader) -> Result<Vec<
     let processes = found.into_iter().map(|found| match found {
         Ok(closed) => {
             let linked = closed.open()?;
-            let own = programs.iter().filter(|program| program.may_load(&linked.path));
+            let real = real(&linked.path);
+            let own = programs.iter().filter(|program| program.may_load(&real));
             let own = own.flat_map(|program| &program.inherited);
-            let inherited = Vec::from_iter(inherited.iter().chain(own).cloned());
+            // Most programs of a prefix have the same.
+            let mut known = BTreeSet::new();
+            let inherited = inherited.iter().chain(own).filter(|path| known.insert(*path));
+            let inherited = Vec::from_iter(inherited.cloned());
             Process::of_binary(&linked, None, &inherited, reader)
         }
         Err(refused) => Ok(refused),

@@ -26,11 +26,15 @@ impl MarkedBinary {
 
     /// Whether an earlier run put back all code that these options ask for.
     pub(super) fn has_joined(&self, options: &JoinOptions) -> bool {
+        let built = self.marker.code_ids.keys().chain(&self.joined);
+        let mut built = built.filter_map(|id| Some((id, id.parse::<TargetId>().ok()?)));
+        let is_asked = |id: &TargetId| {
+            options.all_architectures || options.architectures.iter().any(|gpu| id.may_run_on(gpu))
+        };
         let joined = Vec::from_iter(self.joined.iter().filter_map(|id| id.parse().ok()));
-        let has = |gpu: &TargetId| joined.iter().any(|id: &TargetId| id.may_run_on(gpu));
-        let all = options.all_architectures.then(|| self.marker.code_ids.keys());
-        let mut all = all.into_iter().flatten();
-        options.architectures.iter().all(has) && all.all(|target| self.joined.contains(target))
+        let has_any = |gpu: &TargetId| joined.iter().any(|id: &TargetId| id.may_run_on(gpu));
+        options.architectures.iter().all(has_any)
+            && built.all(|(name, id)| !is_asked(&id) || self.joined.contains(name))
     }
 
     /// Plans the joined binary.

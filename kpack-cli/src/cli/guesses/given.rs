@@ -107,14 +107,17 @@ pub(super) struct Given {
     keeps: bool,
 }
 
-/// How the names of the sections with device code begin.
-const SECTION: &str = ".hip";
+/// The sections with device code.
+const SECTIONS: [&str; 2] = [".hip_fatbin", ".hipFatBinSegment"];
 
 impl Given {
     pub(super) fn read(arguments: &[OsString], kpack: &Command) -> Self {
         let lossy = arguments.iter().skip(1).map(|word| word.to_string_lossy().into_owned());
         // kpack finds the section itself, which users of objcopy name.
-        let is_section = |word: &str| word.starts_with(SECTION) && !Path::new(word).exists();
+        let is_section = |word: &str| {
+            let name = word.split_once('=').map_or(word, |(name, _)| name);
+            SECTIONS.contains(&name) && !Path::new(word).exists()
+        };
         let lossy = lossy.filter(|word| !is_section(word));
         let words = Vec::from_iter(lossy.map(|word| match word.split_once('=') {
             Some((option, value)) if is_section(value) => option.to_owned(),
@@ -226,7 +229,7 @@ impl Given {
         if known.is_none() && has_command && !self.unknown.iter().any(|known| known == option) {
             self.unknown.push(option.to_owned());
         }
-        if known.is_none() && single == Some("json") {
+        if known.is_none() && single == Some("json") && words::role(&name) != Some(Role::Output) {
             self.options.push(vec!["--json".to_owned()]);
             return taken;
         }
@@ -275,6 +278,9 @@ impl Given {
                     && !matches!(self.intent, Some(Intent::Extract | Intent::Install))
                     && single.is_some_and(|single| Path::new(single).is_dir()) =>
             {
+                // Other paths would be in there.
+                self.is_doubtful |= !after.iter().skip(taken).all(|word| word.starts_with('-'));
+                self.is_doubtful |= !self.inputs.is_empty();
                 Some(Role::Input)
             }
             role => role,
@@ -300,7 +306,9 @@ impl Given {
                     self.is_doubtful |= self.intent == Some(Intent::Remove)
                         && ["except", "without", "not"].contains(&&*name);
                     self.removes |= role == Role::Removed;
-                    self.keeps |= name.starts_with("keep") || name.starts_with("only");
+                    // With another option for what is to go, these are to stay.
+                    self.keeps |= name.starts_with("keep")
+                        || role == Role::Targets && self.intent != Some(Intent::Remove);
                     let chosen = words::intent(&name).filter(|intent| *intent == Intent::Extract);
                     self.intent = self.intent.or(chosen).or(Some(Intent::Trim)
                         .filter(|_| self.removes || words::intent(&name) == Some(Intent::Trim)));
@@ -434,6 +442,10 @@ impl Given {
         }
         let is_native = self.targets.iter().any(|target| target == "native");
         self.is_doubtful |= self.removes && (self.keeps || is_native);
+        // What stays for which GPUs, if no code for GPUs is to stay?
+        self.is_doubtful |= self.host_only && !self.targets.is_empty();
+        let has_root = self.options.iter().any(|words| words[0] == "--root");
+        self.is_doubtful |= has_root && (self.output.is_some() || self.keeps_original);
         // Archives have the code that is to go.
         let is_archive = |output: &String| output.ends_with(".kpack");
         self.is_doubtful |= self.host_only && self.output.as_ref().is_some_and(is_archive);

@@ -2,7 +2,7 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::env::current_exe;
-use std::path::{Path, PathBuf};
+use std::path::{Component, Path, PathBuf, absolute};
 
 use clap::Command;
 use kpack_core::gpus::agents;
@@ -238,13 +238,17 @@ fn in_the_way<'a>(mut commands: impl Iterator<Item = &'a Vec<String>>) -> Option
         };
         let is_free = |path: &Path| {
             let is_empty = || path.read_dir().is_ok_and(|mut all| all.next().is_none());
+            let whole = |path: &Path| absolute(path).unwrap_or_else(|_| path.to_owned());
+            let to = whole(path);
             let nested = |from: &Path| {
-                let is_here = from == Path::new(".") && path.is_relative();
-                is_here || path.starts_with(from) || from.starts_with(path)
+                let from = whole(from);
+                to.starts_with(&from) || from.starts_with(&to)
             };
-            let mut read =
-                words.iter().map(Path::new).filter(|from| from.is_dir() && *from != path);
-            (words[0] == "tar" || !read.any(nested))
+            // `.` is the directory after `-C` to tar.
+            let read = if words[0] == "tar" { &words[4..5] } else { words };
+            let mut read = read.iter().map(Path::new).filter(|from| from.is_dir() && *from != path);
+            !to.components().any(|part| part == Component::ParentDir)
+                && !read.any(nested)
                 && (path.symlink_metadata().is_err() || is_empty())
         };
         let mut system = words.iter().filter(|path| is_of_system(path.as_ref()));
@@ -280,12 +284,23 @@ fn add_options(line: &mut Line, given: &Given, kpack: &Command) -> bool {
         let path = command_of(&last[1..], kpack);
         let command = path.last().copied().unwrap_or(kpack);
         let options = BTreeSet::from_iter(&given.options);
+        let mut are_all_known = true;
         for option in options {
-            let known = find(command, &option[0]).or_else(|| find(kpack, &option[0]));
-            if known.is_some() && !plain.contains(&option[0]) {
-                last.extend_from_slice(option);
+            match find(command, &option[0]).or_else(|| find(kpack, &option[0])) {
+                Some(_) if !plain.contains(&option[0]) => last.extend_from_slice(option),
+                Some(_) => {}
+                // All commands use all processors.
+                None => {
+                    are_all_known &= ["-j", "--jobs"].iter().any(|jobs| option[0].starts_with(jobs))
+                }
             }
         }
+        if !are_all_known && changes(line) {
+            return false;
+        }
+        let Some(last) = line.iter_mut().rfind(|command| command[0] == "kpack") else {
+            return true;
+        };
         if !is_accepted(last) {
             *last = plain;
             // Without the options, it may change something else.
@@ -1335,6 +1350,10 @@ fn archives_of(binary: &str) -> Option<(PathBuf, bool)> {
 
 /// The split binaries in this directory that have archives, by their install prefixes.
 fn split_here() -> BTreeMap<String, Vec<String>> {
+    // What is below these has nothing to do with each other.
+    if is_of_system(".".as_ref()) {
+        return BTreeMap::new();
+    }
     let here = Path::new(".").canonicalize().unwrap_or_default();
     let mut found: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for file in files_in(".", |path| Kind::of(path) == Kind::Binary) {
