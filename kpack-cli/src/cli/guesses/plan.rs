@@ -458,6 +458,9 @@ impl Planner<'_> {
             let packed = Vec::from_iter(packed);
             [&self.before[..], &line, &self.after, &packed].concat()
         };
+        // What a line has changed would be unpacked over.
+        let is_one = !self.before.is_empty() && lines.len() > 1 && lines.iter().all(changes);
+        let lines = if is_one { vec![lines.concat()] } else { lines };
         let lines = lines.into_iter().map(around);
         let instead = match intent {
             _ if !self.of(Kind::Wheel).is_empty()
@@ -605,6 +608,7 @@ impl Planner<'_> {
         let rebuilds = trims
             && !self.given.only_says
             && self.given.inputs.iter().all(|input| input.kind == Kind::Debian);
+        let mut names = BTreeSet::new();
         for input in std::mem::take(&mut self.inputs) {
             let path = &*input.path;
             let stem = stem(path);
@@ -615,6 +619,10 @@ impl Planner<'_> {
                 _ => None,
             };
             let mut directory = free(name.unwrap_or(&stem));
+            // Two versions of a package.
+            if !names.insert(directory.clone()) {
+                directory = free(&stem);
+            }
             let to = &*directory;
             let package = match &self.given.output {
                 None => Some(free(&format!("{to}-{}.deb", self.targets.join("-")))),
