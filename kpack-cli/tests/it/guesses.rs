@@ -348,6 +348,7 @@ const GUESSES: &[&str] = &[
     "kpack targets",
     "kpack --list-targets",
     "kpack -xelf all libvec.so",
+    "kpack index dist/",
     "kpack --offload-arch=gfx1100 libvec.so -o slim.so",
     "kpack -t out/lib/.kpack/rocm_lib_gfx1100.kpack",
     "kpack --dump-section gfx1100=code.o libvec.so",
