@@ -73,6 +73,8 @@ pub(super) fn instead_of_misuse(
         lines.clear();
     }
     let wrong = match instead {
+        // The wrong value is what is wrong, whatever else is.
+        _ if error.kind() == Misuse::ValueValidation => said.or_else(|| wrong(error, &given))?,
         Some(instead) if lines.is_empty() && in_the_way.is_none() => return Some(instead),
         Some(instead) => instead,
         None => said.or_else(|| wrong(error, &given))?,
