@@ -41,8 +41,8 @@ pub fn build(arguments: &[&str]) -> PathBuf {
 
 static PREFIX: LazyLock<PathBuf> = LazyLock::new(prefix);
 
-/// How many seconds a program for Windows may take.
-const SECONDS: &str = "600";
+/// Runs a program for Windows for no longer than ten minutes, in the process group of the tests, so that Ctrl-C reaches it.
+const TIMEOUT: [&str; 5] = ["timeout", "--foreground", "--kill-after=10", "600", "wine"];
 
 /// A command that runs a program for Windows. If it takes ten minutes, it ends with exit code 124.
 ///
@@ -50,8 +50,7 @@ const SECONDS: &str = "600";
 /// Wine cannot be set up.
 pub fn wine(program: &Path) -> Command {
     serve(&PREFIX);
-    let mut command =
-        in_prefix(&["timeout", "--foreground", "--kill-after=10", SECONDS, "wine"], &PREFIX);
+    let mut command = in_prefix(&TIMEOUT, &PREFIX);
     command.arg(program);
     command
 }
@@ -72,16 +71,7 @@ fn serve(prefix: &Path) {
     let server = run(&["wineserver", "--persistent=60"]);
     match server.code() {
         Some(0) => {
-            let first = run(&[
-                "timeout",
-                "--foreground",
-                "--kill-after=10",
-                SECONDS,
-                "wine",
-                "cmd",
-                "/c",
-                "exit",
-            ]);
+            let first = run(&[&TIMEOUT[..], &["cmd", "/c", "exit"]].concat());
             assert!(first.success(), "wine runs no program: {first}");
         }
         // One that was started here already runs.
@@ -146,12 +136,12 @@ fn prefix() -> PathBuf {
         let unfinished = directory.join("unfinished");
         let _ = fs::remove_dir_all(&unfinished);
         fs::create_dir(&unfinished).unwrap();
-        let mut boot = in_prefix(&["timeout", SECONDS, "wine"], &unfinished);
+        let mut boot = in_prefix(&TIMEOUT, &unfinished);
         // Neither .NET nor a browser, nor menus of the desktop.
         boot.env("WINEDLLOVERRIDES", "mscoree,mshtml=;winemenubuilder.exe=d");
         run(boot.args(["wineboot", "--init"]));
         // The server writes the registry when it ends.
-        run(in_prefix(&["timeout", SECONDS, "wineserver"], &unfinished).arg("--wait"));
+        run(in_prefix(&["timeout", "600", "wineserver"], &unfinished).arg("--wait"));
         let mut compiler = Command::new(COMPILER);
         compiler.args(["-shared", "-o"]);
         compiler.arg(unfinished.join("drive_c/windows/system32/bcryptprimitives.dll"));

@@ -215,8 +215,8 @@ fn choose(
             Err(error)
                 if options.files.is_empty()
                     && error.id() == ids::MISSING_ARCHIVE
-                    && (binary.has_joined(options) || options.all_architectures)
-                    && !binary.joined.is_empty() =>
+                    && !binary.joined.is_empty()
+                    && (options.all_architectures || binary.has_joined(options)) =>
             {
                 if !binary.has_joined(options) {
                     let text = format!(

@@ -56,7 +56,7 @@ pub(super) enum Kind {
     Zip,
 }
 
-/// What of a description is wanted.
+/// Which part of an output is wanted.
 #[derive(Debug, Clone, Copy, PartialEq, Eq)]
 pub(super) enum Filter {
     /// The targets alone.
@@ -391,7 +391,7 @@ impl Given {
             Flag::Harmless => {}
             Flag::HostOnly => {
                 self.host_only = true;
-                // As with `objcopy --remove-section`, of whose options most extract.
+                // Most options of objcopy extract something, but `--remove-section` does not.
                 let intent = self.intent.filter(|intent| *intent != Intent::Extract);
                 self.intent = intent.or(Some(Intent::Trim));
             }
